@@ -1,0 +1,7 @@
+//! Language models in integer arithmetic: GGUF files in, the same bits out on every machine.
+
+pub mod engine;
+pub mod gguf;
+pub mod sample;
+pub mod template;
+pub mod tokenizer;

@@ -1,0 +1,1 @@
+//! Picks the next token from logits.

@@ -1,0 +1,1 @@
+//! Renders a conversation into the text that a model was trained on.

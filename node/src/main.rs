@@ -1,0 +1,2 @@
+//! The node daemon and its tools.
+fn main() {}
