@@ -2,6 +2,7 @@
 
 pub mod engine;
 pub mod gguf;
+pub mod numeric;
 pub mod sample;
 pub mod template;
 pub mod tokenizer;
