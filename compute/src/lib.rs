@@ -1,7 +1,9 @@
 //! Language models in integer arithmetic: GGUF files in, the same bits out on every machine.
 
+pub mod arch;
 pub mod engine;
 pub mod gguf;
+pub mod numeric;
 pub mod sample;
 pub mod template;
 pub mod tokenizer;

@@ -198,9 +198,9 @@ pub enum Fault {
         /// The tensor.
         name: String,
         /// How many.
-        count: u32,
+        count: u64,
         /// The bound.
-        max: u32,
+        max: u64,
     },
     /// A dimension is zero.
     #[error("tensor {name:?} has length 0 in dimension {axis}")]
