@@ -11,6 +11,7 @@ mod sequence;
 mod settings;
 mod speaker;
 mod tools;
+mod toy;
 mod worker;
 
 use std::io::ErrorKind;
@@ -71,7 +72,8 @@ fn settings(line: &CommandLine) -> Result<Settings> {
     let env = |name: &str| std::env::var(name).ok();
     let folders = etcetera::choose_base_strategy().context("this user has no home folder")?;
     let asked = line.everywhere.config.clone();
-    let asked = asked.or_else(|| env("CADENCIA_CONFIG").filter(|p| !p.is_empty()).map(PathBuf::from));
+    let asked =
+        asked.or_else(|| env("CADENCIA_CONFIG").filter(|p| !p.is_empty()).map(PathBuf::from));
     let usual = folders.config_dir().join("cadencia").join("config.toml");
     let file = match asked {
         Some(path) => (path.clone(), Layer::read(&path, true)?),

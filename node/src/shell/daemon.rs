@@ -88,7 +88,8 @@ async fn run(
         .with_context(|| format!("cannot listen on {}", settings.api))?;
     let address = listener.local_addr().context("the listener has no address")?;
     tracing::info!(%address, model = %model.display(), "bound; the model is being loaded");
-    let _port_file = flags.port_file.as_deref().map(|path| PortFile::write(path, address)).transpose()?;
+    let _port_file =
+        flags.port_file.as_deref().map(|path| PortFile::write(path, address)).transpose()?;
 
     let line = Line::new(settings.queue);
     let (phase, phases) = watch::channel(Phase::Loading { done: 0, whole: 0 });

@@ -165,7 +165,11 @@ fn known(folders: &[PathBuf]) -> String {
     match names.len() {
         0 => format!("there are no .gguf files in {folders}"),
         n if n > NAMES_TOLD_MAX => {
-            format!("{folders} has {}, and {} more", names[..NAMES_TOLD_MAX].join(", "), n - NAMES_TOLD_MAX)
+            format!(
+                "{folders} has {}, and {} more",
+                names[..NAMES_TOLD_MAX].join(", "),
+                n - NAMES_TOLD_MAX
+            )
         }
         _ => format!("{folders} has {}", names.join(", ")),
     }

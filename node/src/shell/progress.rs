@@ -72,10 +72,14 @@ fn line(what: &str, unit: Unit, done: u64, whole: u64, elapsed: Duration) -> Str
         Unit::Bytes => {
             let mb = |bytes: f64| bytes / 1e6;
             let (done, whole, speed) = (mb(done as f64), mb(whole as f64), mb(speed));
-            format!("{what} {percent:.0}% ({done:.0} of {whole:.0} MB, {speed:.0} MB/s, {left:.0} s left)")
+            format!(
+                "{what} {percent:.0}% ({done:.0} of {whole:.0} MB, {speed:.0} MB/s, {left:.0} s left)"
+            )
         }
         Unit::Tokens => {
-            format!("{what} {percent:.0}% ({done} of {whole} tokens, {speed:.1}/s, {left:.0} s left)")
+            format!(
+                "{what} {percent:.0}% ({done} of {whole} tokens, {speed:.1}/s, {left:.0} s left)"
+            )
         }
     }
 }

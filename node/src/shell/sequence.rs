@@ -122,6 +122,11 @@ impl Sequence {
         Self { session: model.session(context), tokens: Vec::new(), context }
     }
 
+    /// Tokens that it holds.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
     /// Computes the answer to `ask`. `hear` is told of everything as it comes; `halted` is looked
     /// at between steps, and ends the answer when it is true.
     pub fn answer(

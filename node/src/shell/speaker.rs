@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use anyhow::{Context, Result, ensure};
 use compute::engine::{LoadError, LoadOptions, Model};
 use compute::template::{ChatTemplate, Message, TemplateError};
 use compute::tokenizer::{Specials, Tokenizer};
@@ -106,8 +107,7 @@ impl Speaker {
         settings: &Settings,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError> {
-        let options =
-            LoadOptions { threads: settings.threads, kernels: settings.kernels.into() };
+        let options = LoadOptions { threads: settings.threads, kernels: settings.kernels.into() };
         let model = Model::load(path, &options, progress)?;
         let template = template(&model);
         Ok(Self { model, name: library::name(path), template })
@@ -150,6 +150,17 @@ impl Speaker {
     /// The tokens of raw text, with special tokens parsed and added as the model wants.
     pub fn raw(&self, text: &str) -> Result<Vec<u32>, SpeechError> {
         Ok(self.tokenizer()?.encode(text, Specials::Parse))
+    }
+
+    /// Computes one token: a model that cannot do that must not be called ready.
+    pub fn probe(&self) -> Result<()> {
+        let token = self.model.tokenizer().and_then(|tokenizer| tokenizer.bos()).unwrap_or(0);
+        let mut session = self.model.session(1);
+        let logits = session.logits(&[token]).context("the model does not answer a probe")?;
+        let whole = logits.len() == self.model.summary().vocabulary && !logits.is_empty();
+        let sound = whole && logits.iter().all(|logit| logit.is_finite());
+        ensure!(sound, "what the model answers to a probe is no set of logits");
+        Ok(())
     }
 
     /// How many tokens a conversation may hold.

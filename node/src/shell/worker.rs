@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use tokio::sync::{oneshot, watch};
 
 use super::line::{Asker, Event, Line};
@@ -74,21 +74,10 @@ fn work(
         tracing::warn!("{error}");
     }
     let context = speaker.context(settings)?;
-    probe(&speaker)?;
+    speaker.probe()?;
     let serving = Arc::new(Serving { speaker, context, since: unix_now() });
     phase.send_replace(Phase::Ready(serving.clone()));
     serve(&serving, line);
-    Ok(())
-}
-
-/// Computes one token: a model that cannot do that must not be called ready.
-fn probe(speaker: &Speaker) -> Result<()> {
-    let model = speaker.model();
-    let token = model.tokenizer().and_then(|tokenizer| tokenizer.bos()).unwrap_or(0);
-    let mut session = model.session(1);
-    let logits = session.logits(&[token]).context("the model does not answer a probe")?;
-    let whole = logits.len() == model.summary().vocabulary && !logits.is_empty();
-    ensure!(whole && logits.iter().all(|x| x.is_finite()), "the model's probe is no set of logits");
     Ok(())
 }
 
@@ -102,8 +91,7 @@ fn serve(serving: &Serving, line: &Line) {
         }
         asker.tell(Event::Begun);
         let model = serving.speaker.model();
-        let mut sequence =
-            last.take().unwrap_or_else(|| Sequence::new(model, serving.context));
+        let mut sequence = last.take().unwrap_or_else(|| Sequence::new(model, serving.context));
         let answered = answer(serving, &mut sequence, ask, &asker);
         if answered && !asker.is_halted() {
             last = Some(sequence);

@@ -113,7 +113,8 @@ mod tests {
         for host in ["127.0.0.1:8080", "localhost", "LocalHost:1", "[::1]:8080", "127.9.9.9"] {
             assert!(check(&local(), "/", &[("host", host)]).is_ok(), "{host}");
         }
-        for host in ["evil.example:8080", "127.0.0.1.evil.example", "localhost.evil", "", "10.0.0.1"]
+        for host in
+            ["evil.example:8080", "127.0.0.1.evil.example", "localhost.evil", "", "10.0.0.1"]
         {
             assert!(check(&local(), "/", &[("host", host)]).is_err(), "{host}");
         }
@@ -125,7 +126,8 @@ mod tests {
     fn pages_of_other_origins_are_refused() {
         let from = |origin| check(&local(), "/", &[("host", "localhost:80"), ("origin", origin)]);
         assert!(from("http://localhost:80").is_ok());
-        for origin in ["http://evil.example", "null", "http://localhost:81", "file://localhost:80"] {
+        for origin in ["http://evil.example", "null", "http://localhost:81", "file://localhost:80"]
+        {
             assert!(from(origin).is_err(), "{origin}");
         }
     }

@@ -131,8 +131,12 @@ async fn ask(api: &Api, serving: &Arc<Serving>, wanted: Wanted) -> Result<Ask, F
             return Err(Fault::field(param, SpeechError::Refused(error).to_string()));
         }
         Ok(Err(error)) => {
-            return Err(Fault::new(StatusCode::BAD_REQUEST, "unsupported_by_model", error.to_string())
-                .about("model"));
+            return Err(Fault::new(
+                StatusCode::BAD_REQUEST,
+                "unsupported_by_model",
+                error.to_string(),
+            )
+            .about("model"));
         }
         Err(_) => return Err(internal("reading the prompt failed")),
     };

@@ -200,7 +200,8 @@ fn joined(path: &str, parts: Vec<Value>) -> Result<String, Fault> {
         let mut fields = Fields::of(&format!("{path}[{n}]"), part)?;
         let kind = fields.text("type")?.ok_or_else(|| fields.missing("type"))?;
         if kind != "text" {
-            let message = format!("{} is {kind:?}, and only text is supported", fields.name("type"));
+            let message =
+                format!("{} is {kind:?}, and only text is supported", fields.name("type"));
             return Err(Fault::unsupported(fields.name("type"), message));
         }
         whole.push_str(&fields.text("text")?.ok_or_else(|| fields.missing("text"))?);
@@ -235,9 +236,7 @@ fn tokens_max(fields: &mut Fields) -> Result<Option<usize>, Fault> {
         (Some(old), Some(new)) if old != new => {
             Err(fields.wrong("max_tokens", "equal to max_completion_tokens where both are given"))
         }
-        (old, new) => {
-            Ok(new.or(old).map(|n| usize::try_from(n).unwrap_or(usize::MAX)))
-        }
+        (old, new) => Ok(new.or(old).map(|n| usize::try_from(n).unwrap_or(usize::MAX))),
     }
 }
 
@@ -284,8 +283,7 @@ fn sampler(fields: &mut Fields, seed: u64) -> Result<Sampler, Fault> {
         seed: seed_field(fields)?.unwrap_or(seed),
         ..usual
     };
-    Sampler::new(options)
-        .map_err(|error| Fault::field(error.field(), error.to_string()))
+    Sampler::new(options).map_err(|error| Fault::field(error.field(), error.to_string()))
 }
 
 /// Any 64-bit integer; -1 asks for a new seed, as with other servers.

@@ -52,8 +52,7 @@ pub fn bench(flags: &Bench, settings: &Settings) -> Result<ExitCode> {
     // Read before the buffer that measures bandwidth exists.
     let peak_rss = machine::peak_rss();
     let room = machine::memory_available().map_or(BANDWIDTH_BYTES, |bytes| bytes / 2);
-    let bandwidth =
-        machine::read_bandwidth(settings.threads, BANDWIDTH_BYTES.min(room) as usize);
+    let bandwidth = machine::read_bandwidth(settings.threads, BANDWIDTH_BYTES.min(room) as usize);
 
     let summary = speaker.model().summary();
     let bound = bandwidth / summary.bytes_per_token.max(1) as f64;

@@ -28,12 +28,15 @@ pub fn models(flags: &Models, settings: &Settings) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if files.is_empty() {
-        let folders: Vec<_> = settings.models_dirs.iter().map(|f| f.display().to_string()).collect();
+        let folders: Vec<_> =
+            settings.models_dirs.iter().map(|f| f.display().to_string()).collect();
         eprintln!("no .gguf files in {}", folders.join(", "));
         return Ok(ExitCode::SUCCESS);
     }
-    let mut rows = vec![["NAME", "SIZE", "ARCHITECTURE", "WEIGHTS", "PARAMETERS", "CONTEXT", "CHAT"]
-        .map(String::from)];
+    let mut rows = vec![
+        ["NAME", "SIZE", "ARCHITECTURE", "WEIGHTS", "PARAMETERS", "CONTEXT", "CHAT"]
+            .map(String::from),
+    ];
     let mut refused = Vec::new();
     for (path, description) in described {
         match description {

@@ -46,7 +46,10 @@ pub fn perplexity(flags: &Perplexity, settings: &Settings) -> Result<ExitCode> {
         writeln!(out, "{value}")?;
     } else {
         let scored = score.count;
-        writeln!(out, "perplexity {ppl:.4} +/- {error:.4} ({count} windows of {window}, {scored} tokens scored, {seconds:.1} s)")?;
+        writeln!(
+            out,
+            "perplexity {ppl:.4} +/- {error:.4} ({count} windows of {window}, {scored} tokens scored, {seconds:.1} s)"
+        )?;
     }
     Ok(ExitCode::SUCCESS)
 }
