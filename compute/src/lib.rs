@@ -3,6 +3,8 @@
 pub mod arch;
 pub mod engine;
 pub mod gguf;
+pub mod kernels;
+pub mod matrix;
 pub mod numeric;
 pub mod sample;
 pub mod template;

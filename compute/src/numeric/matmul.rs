@@ -45,6 +45,18 @@ impl Unit {
         Self { exponent, dot: exponent - token.exponent, min: exponent - t_exponent }
     }
 
+    /// The shift of a dot whose row has exponent 0.
+    #[inline(always)]
+    pub fn dot_shift(&self) -> i32 {
+        self.dot
+    }
+
+    /// The shift of a sum of minima whose row has exponent 0.
+    #[inline(always)]
+    pub fn min_shift(&self) -> i32 {
+        self.min
+    }
+
     /// A row's result as a multiple of the unit, at most 2^30 in magnitude.
     #[inline(always)]
     pub fn settle(&self, sums: Sums, exponent: i32, min_exponent: i32) -> i32 {
