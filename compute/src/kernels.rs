@@ -9,8 +9,11 @@
 mod avx2;
 mod portable;
 mod reference;
+mod rowwise;
 
 use std::ops::Range;
+
+pub use rowwise::{Norm, Results};
 
 use crate::matrix::{Matrix, TILE};
 use crate::numeric::activation::Activations;
