@@ -92,7 +92,8 @@ fn check_perplexity(real: Real, theirs: f64) {
     let tokenizer = model.tokenizer().expect("it has a tokeniser");
     let tokens = tokenizer.encode(&text, Specials::Parse);
     // Where the model wants BOS in front of a text, it wants it in front of each window.
-    let begins_with = tokenizer.encode("", Specials::Parse).first().copied();
+    let plain = tokenizer.encode(&text, Specials::Plain);
+    let begins_with = (tokens.len() > plain.len()).then(|| tokens[0]);
     let mut session = model.session(WINDOW);
     let (mut nats, mut scored, mut windows) = (0.0, 0, 0);
     for window in tokens.chunks_exact(WINDOW) {
