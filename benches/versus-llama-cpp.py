@@ -9,7 +9,7 @@ for decode; the table has their median and range. What the machine does besides 
 round during which other work took the processor is thrown away and repeated, because a spinning
 barrier suffers far more from a neighbour than its fair share, and the ratio would mean nothing.
 
-Decode: tokens one by one from an empty cache, logits of each. Prefill: one prompt, logits of its
+Decode: tokens one by one, from a cache that is empty or holds one token, logits of each. Prefill: one prompt, logits of its
 last token. Read bandwidth is measured by `cadencia bench` in the same process with the same
 threads; "of bandwidth" is weight bytes per token x tokens per second / that bandwidth.
 
@@ -138,8 +138,9 @@ def run(command, under):
 
 def measure_case(file, threads, options, python):
     """Rounds for one file and thread count; returns the list of rounds."""
-    shape = ["-p", options.prompt, "-n", options.tokens, "-t", threads]
-    ours = [options.binary, "bench", "--model", file.path, *shape, "-r", 1, "--json"]
+    # Of two repetitions each side tells the better one, so that neither pays for its first steps.
+    shape = ["-p", options.prompt, "-n", options.tokens, "-t", threads, "-r", 2]
+    ours = [options.binary, "bench", "--model", file.path, *shape, "--json"]
     theirs = [python, ROOT / "benches/llama_cpp_side.py", "--model", file.path, *shape]
     rounds, thrown = [], 0
     while len(rounds) < options.rounds:
@@ -266,7 +267,7 @@ def parse():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="TEXT", help="files whose title contains TEXT")
     parser.add_argument("--threads", default="1,2", help="thread counts, comma-separated")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("-p", "--prompt", type=int, default=512, help="tokens to prefill")
     parser.add_argument("-n", "--tokens", type=int, default=128, help="tokens to decode")
     parser.add_argument("--models", type=pathlib.Path,
