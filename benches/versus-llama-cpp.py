@@ -9,9 +9,10 @@ for decode; the table has their median and range. What the machine does besides 
 round during which other work took the processor is thrown away and repeated, because a spinning
 barrier suffers far more from a neighbour than its fair share, and the ratio would mean nothing.
 
-Decode: tokens one by one, from a cache that is empty or holds one token, logits of each. Prefill: one prompt, logits of its
-last token. Read bandwidth is measured by `cadencia bench` in the same process with the same
-threads; "of bandwidth" is weight bytes per token x tokens per second / that bandwidth.
+Decode: tokens one by one, from a cache that is empty or holds one token, logits of each. Prefill:
+one prompt, logits of its last token. Read bandwidth is measured by `cadencia bench` in the same
+process with the same threads; "of bandwidth" is weight bytes per token x tokens per second / that
+bandwidth.
 
 llama.cpp comes as llama-cpp-python, built here for this processor, in a virtual environment under
 target/ (the first time takes some minutes). Nothing outside target/ is written, unless --readme.
