@@ -96,27 +96,37 @@ impl Values {
             max: ELEMENTS_MAX,
         })?;
         if kind == ValueType::String {
-            let mut list = Vec::with_capacity(room);
-            for _ in 0..room {
-                list.push(string(from, key)?);
-            }
-            return Ok(Value::Strings(list));
+            return Ok(Value::Strings(gather(room, 0..room, |_| string(from, key))?));
         }
         // `holds` has bounded the product by the bytes that are there.
         let raw = from.take(count * kind.size_min(), "an array")?;
         let each = raw.chunks_exact(kind.size_min() as usize);
         Ok(match kind {
             ValueType::Unsigned { .. } => {
-                Value::Integers(each.map(|raw| narrowed(raw, key)).collect::<Result<_, _>>()?)
+                Value::Integers(gather(room, each, |raw| narrowed(raw, key))?)
             }
             ValueType::Signed { .. } => Value::Integers(each.map(signed).collect()),
             ValueType::F32 => Value::Floats(each.map(f32_of).collect()),
             ValueType::F64 => {
                 Value::Floats(each.map(|raw| f64::from_bits(unsigned(raw)) as f32).collect())
             }
-            _ => Value::Bools(each.map(|raw| boolean(raw[0], key)).collect::<Result<_, _>>()?),
+            _ => Value::Bools(gather(room, each, |raw| boolean(raw[0], key))?),
         })
     }
+}
+
+/// As collecting into a `Result` does, but in a list that is given its room at once: one that
+/// grows holds up to three times as much.
+fn gather<I, T>(
+    room: usize,
+    each: impl Iterator<Item = I>,
+    mut read: impl FnMut(I) -> Result<T, Fault>,
+) -> Result<Vec<T>, Fault> {
+    let mut list = Vec::with_capacity(room);
+    for item in each {
+        list.push(read(item)?);
+    }
+    Ok(list)
 }
 
 fn value_type(from: &mut Cursor<'_>, key: &str) -> Result<ValueType, Fault> {
