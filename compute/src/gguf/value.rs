@@ -6,8 +6,8 @@ use super::header::shown;
 use super::metadata::Value;
 
 /// Array elements of all keys together. The largest vocabularies have about 300,000 tokens and as
-/// many merges, scores and kinds. An element costs up to 24 bytes of memory, for up to 24 times
-/// fewer in the file, so the file's length alone is not a good enough bound.
+/// many merges, scores and kinds. One byte in the file becomes eight in memory, so the file's
+/// length alone would let a long file take too much.
 pub(super) const ELEMENTS_MAX: u64 = 1 << 23;
 
 /// A value's type, as the format numbers them.
@@ -139,11 +139,9 @@ fn value_type(from: &mut Cursor<'_>, key: &str) -> Result<ValueType, Fault> {
 /// them silently would change what a token is.
 fn string(from: &mut Cursor<'_>, key: &str) -> Result<String, Fault> {
     let len = from.u64("a string's length")?;
-    let raw = from.take(len, "a string")?;
-    match std::str::from_utf8(raw) {
-        Ok(text) => Ok(text.to_owned()),
-        Err(_) => Err(Fault::NotUtf8 { what: "the text under metadata key", name: shown(key) }),
-    }
+    // Copied first, then judged: see `part.rs` on files that change below the map.
+    String::from_utf8(from.take(len, "a string")?.to_vec())
+        .map_err(|_| Fault::NotUtf8 { what: "the text under metadata key", name: shown(key) })
 }
 
 fn boolean(byte: u8, key: &str) -> Result<bool, Fault> {
