@@ -158,8 +158,11 @@ impl Gguf {
 }
 
 fn read(part: &Part, number: usize) -> Result<Header, GgufError> {
-    header::read(part.bytes(), number)
-        .map_err(|fault| GgufError::Refused { path: part.path.clone(), fault })
+    let header = header::read(part.bytes(), number)
+        .map_err(|fault| GgufError::Refused { path: part.path.clone(), fault })?;
+    // A large vocabulary is some megabytes, and has been copied.
+    part.release(0, header.len);
+    Ok(header)
 }
 
 /// Why a sibling could not be opened.

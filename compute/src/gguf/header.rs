@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::cursor::Cursor;
 use super::error::Fault;
 use super::metadata::{Metadata, Value};
-use super::tensor::{TensorInfo, TensorType, foreign_name};
+use super::tensor::{TensorInfo, TensorType, check_dimensions, foreign_name, measure};
 use super::value::Values;
 
 /// The longest header read, bytes. A vocabulary of 300,000 tokens with merges takes about 16 MB.
@@ -18,8 +18,6 @@ pub(super) const TENSORS_MAX: u64 = 1 << 16;
 pub(super) const KEY_BYTES_MAX: u64 = 65_535;
 /// The longest tensor name, bytes: the format's own bound.
 pub(super) const NAME_BYTES_MAX: u64 = 64;
-/// The most dimensions: the format's own bound.
-pub(super) const DIMENSIONS_MAX: u32 = 4;
 /// Where tensors begin if the file does not say, bytes.
 pub(super) const ALIGNMENT_DEFAULT: u64 = 32;
 /// The least alignment, bytes: the format asks for a multiple of 8.
@@ -40,6 +38,8 @@ const KNOWN_TYPES: &str =
 /// What a file says of itself, checked.
 #[derive(Debug)]
 pub(super) struct Header {
+    /// Bytes before the tensors' own.
+    pub len: usize,
     pub metadata: Metadata,
     /// In the file's order; names are unique.
     pub tensors: Vec<TensorInfo>,
@@ -58,7 +58,7 @@ pub(super) fn read(bytes: &[u8], part: usize) -> Result<Header, Fault> {
     from.holds(keys_count, KEY_SIZE_MIN, "metadata keys")?;
     from.holds(tensors_count, TENSOR_SIZE_MIN, "tensors")?;
 
-    let metadata = metadata(from, keys_count)?;
+    let metadata = pairs(from, keys_count)?;
     let alignment = alignment(&metadata)?;
     let entries = entries(from, tensors_count)?;
     let data_begin = from.position().next_multiple_of(alignment);
@@ -66,7 +66,8 @@ pub(super) fn read(bytes: &[u8], part: usize) -> Result<Header, Fault> {
     let tensors: Vec<TensorInfo> =
         entries.into_iter().map(|entry| place.tensor(entry)).collect::<Result<_, _>>()?;
     apart(&tensors)?;
-    Ok(Header { metadata, tensors })
+    let len = (from.position() as usize).min(bytes.len());
+    Ok(Header { len, metadata, tensors })
 }
 
 /// As much of a name as an error should show: it comes from a stranger and may be long.
@@ -114,7 +115,7 @@ fn guess(magic: &[u8]) -> &'static str {
     }
 }
 
-fn metadata(from: &mut Cursor<'_>, count: u64) -> Result<Metadata, Fault> {
+fn pairs(from: &mut Cursor<'_>, count: u64) -> Result<Metadata, Fault> {
     let mut pairs = BTreeMap::new();
     let mut values = Values::new();
     for index in 0..count {
@@ -123,20 +124,26 @@ fn metadata(from: &mut Cursor<'_>, count: u64) -> Result<Metadata, Fault> {
             return Err(Fault::KeyLength { index, len, max: KEY_BYTES_MAX });
         }
         let key = text(from.take(len, "a metadata key")?, "metadata key")?;
-        let value = values.read(from, key)?;
-        if pairs.insert(key.to_owned(), value).is_some() {
-            return Err(Fault::DuplicateKey { key: shown(key) });
+        let value = values.read(from, &key)?;
+        if pairs.contains_key(&key) {
+            return Err(Fault::DuplicateKey { key: shown(&key) });
         }
+        pairs.insert(key, value);
     }
     Ok(Metadata(pairs))
 }
 
-fn text<'a>(raw: &'a [u8], what: &'static str) -> Result<&'a str, Fault> {
-    std::str::from_utf8(raw)
-        .map_err(|_| Fault::NotUtf8 { what, name: shown(&String::from_utf8_lossy(raw)) })
+/// A key or a tensor's name.
+fn text(raw: &[u8], what: &'static str) -> Result<String, Fault> {
+    // Copied first, then judged: see `part.rs` on files that change below the map.
+    String::from_utf8(raw.to_vec()).map_err(|error| {
+        let name = shown(&String::from_utf8_lossy(error.as_bytes()));
+        Fault::NotUtf8 { what, name }
+    })
 }
 
-fn alignment(metadata: &Metadata) -> Result<u64, Fault> {
+/// The file's alignment, bytes: what every tensor's place is a multiple of.
+pub(super) fn alignment(metadata: &Metadata) -> Result<u64, Fault> {
     let alignment = match metadata.get("general.alignment") {
         None => ALIGNMENT_DEFAULT,
         Some(Value::Unsigned(n)) => *n,
@@ -149,40 +156,37 @@ fn alignment(metadata: &Metadata) -> Result<u64, Fault> {
 }
 
 /// A tensor as the file lists it, before its place is known.
-struct Entry<'a> {
-    name: &'a str,
+struct Entry {
+    name: String,
     shape: Vec<u64>,
     type_id: u32,
     offset: u64,
 }
 
-fn entries<'a>(from: &mut Cursor<'a>, count: u64) -> Result<Vec<Entry<'a>>, Fault> {
-    let mut names = BTreeSet::new();
+fn entries(from: &mut Cursor<'_>, count: u64) -> Result<Vec<Entry>, Fault> {
     let mut entries = Vec::with_capacity(from.holds(count, TENSOR_SIZE_MIN, "tensors")?);
     for index in 0..count {
-        let entry = entry(from, index)?;
-        if !names.insert(entry.name) {
-            return Err(Fault::DuplicateTensor { name: entry.name.to_owned() });
-        }
-        entries.push(entry);
+        entries.push(entry(from, index)?);
     }
-    Ok(entries)
+    let mut names = BTreeSet::new();
+    match entries.iter().find(|entry| !names.insert(&entry.name)) {
+        Some(twice) => Err(Fault::DuplicateTensor { name: twice.name.clone() }),
+        None => Ok(entries),
+    }
 }
 
-fn entry<'a>(from: &mut Cursor<'a>, index: u64) -> Result<Entry<'a>, Fault> {
+fn entry(from: &mut Cursor<'_>, index: u64) -> Result<Entry, Fault> {
     let len = from.u64("a tensor's name length")?;
     if !(1..=NAME_BYTES_MAX).contains(&len) {
         return Err(Fault::NameLength { index, len, max: NAME_BYTES_MAX });
     }
     let name = text(from.take(len, "a tensor's name")?, "tensor name")?;
     let count = from.u32("a tensor's number of dimensions")?;
-    if !(1..=DIMENSIONS_MAX).contains(&count) {
-        return Err(Fault::Dimensions { name: name.to_owned(), count, max: DIMENSIONS_MAX });
-    }
-    let shape: Vec<u64> =
-        (0..count).map(|_| from.u64("a tensor's shape")).collect::<Result<_, _>>()?;
-    if let Some(axis) = shape.iter().position(|&length| length == 0) {
-        return Err(Fault::ZeroDimension { name: name.to_owned(), axis });
+    // Before the shape is read: the count says how much to read.
+    check_dimensions(&name, count.into())?;
+    let mut shape = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        shape.push(from.u64("a tensor's shape")?);
     }
     let type_id = from.u32("a tensor's type")?;
     let offset = from.u64("a tensor's offset")?;
@@ -199,21 +203,15 @@ struct Place {
 
 impl Place {
     /// Checks one tensor's type, size and place.
-    fn tensor(&self, entry: Entry<'_>) -> Result<TensorInfo, Fault> {
-        let name = entry.name.to_owned();
+    fn tensor(&self, entry: Entry) -> Result<TensorInfo, Fault> {
+        let name = entry.name;
         let Some(kind) = TensorType::from_id(entry.type_id) else {
             let id = entry.type_id;
             let label = foreign_name(id).map_or_else(|| format!("type {id}"), str::to_owned);
             return Err(Fault::UnknownType { name, id, label, known: KNOWN_TYPES });
         };
-        let (block, columns) = (kind.block_len() as u64, entry.shape[0]);
-        if columns % block != 0 {
-            return Err(Fault::BrokenRow { name, columns, kind, block });
-        }
-        let Some(len) = bytes_of(&entry.shape, kind) else {
-            return Err(Fault::ShapeOverflow { name, shape: entry.shape });
-        };
-        if entry.offset % self.alignment != 0 {
+        let len = measure(&name, &entry.shape, kind)?;
+        if !entry.offset.is_multiple_of(self.alignment) {
             let (offset, alignment) = (entry.offset, self.alignment);
             return Err(Fault::Misaligned { name, offset, alignment });
         }
@@ -223,7 +221,7 @@ impl Place {
         }
         Ok(TensorInfo {
             name,
-            // Within the file's length, which is a usize; `bytes_of` has checked the dimensions.
+            // Within the file's length, which is a usize; `measure` has checked the dimensions.
             shape: entry.shape.iter().map(|&length| length as usize).collect(),
             kind,
             part: self.part,
@@ -231,16 +229,6 @@ impl Place {
             len: len as usize,
         })
     }
-}
-
-/// A tensor's size in bytes, or `None` where it, or the number of its elements, does not fit in
-/// 63 bits or in this machine's words.
-pub(super) fn bytes_of(shape: &[u64], kind: TensorType) -> Option<u64> {
-    let elements = shape.iter().try_fold(1u64, |product, &length| product.checked_mul(length))?;
-    let len = (elements / kind.block_len() as u64).checked_mul(kind.block_bytes() as u64)?;
-    isize::try_from(elements).ok()?;
-    isize::try_from(len).ok()?;
-    Some(len)
 }
 
 /// Checks that no two tensors share bytes.

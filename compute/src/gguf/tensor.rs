@@ -2,6 +2,11 @@
 
 use std::fmt;
 
+use super::error::Fault;
+
+/// The most dimensions: the format's own bound.
+pub(super) const DIMENSIONS_MAX: usize = 4;
+
 /// How a tensor's numbers are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, non_camel_case_types)]
@@ -140,4 +145,37 @@ pub struct TensorInfo {
     pub offset: usize,
     /// How many bytes it has.
     pub len: usize,
+}
+
+/// Refuses a number of dimensions that the format does not have.
+pub(super) fn check_dimensions(name: &str, count: u64) -> Result<(), Fault> {
+    if (1..=DIMENSIONS_MAX as u64).contains(&count) {
+        return Ok(());
+    }
+    Err(Fault::Dimensions { name: name.to_owned(), count, max: DIMENSIONS_MAX as u64 })
+}
+
+/// A tensor's size in bytes, where its shape is one that `kind` can store and that this machine
+/// can count.
+pub(super) fn measure(name: &str, shape: &[u64], kind: TensorType) -> Result<u64, Fault> {
+    check_dimensions(name, shape.len() as u64)?;
+    let name = || name.to_owned();
+    if let Some(axis) = shape.iter().position(|&length| length == 0) {
+        return Err(Fault::ZeroDimension { name: name(), axis });
+    }
+    let (columns, block) = (shape[0], kind.block_len() as u64);
+    if !columns.is_multiple_of(block) {
+        return Err(Fault::BrokenRow { name: name(), columns, kind, block });
+    }
+    bytes_of(shape, kind)
+        .ok_or_else(|| Fault::ShapeOverflow { name: name(), shape: shape.to_vec() })
+}
+
+/// `None` where the bytes, or the elements, are more than this machine can address.
+fn bytes_of(shape: &[u64], kind: TensorType) -> Option<u64> {
+    let elements = shape.iter().try_fold(1u64, |product, &length| product.checked_mul(length))?;
+    let len = (elements / kind.block_len() as u64).checked_mul(kind.block_bytes() as u64)?;
+    isize::try_from(elements).ok()?;
+    isize::try_from(len).ok()?;
+    Some(len)
 }
