@@ -1,7 +1,7 @@
 //! RMS normalisation of block floats.
 
 use super::bits::round_shift_32;
-use super::block::{BlocksMut, Blocks, GROUP, ZERO, normalise, peak};
+use super::block::{Blocks, BlocksMut, GROUP, ZERO, normalise, peak};
 use super::scalar::{Factor, Positive, inverse_square_root};
 
 /// What a norm needs beside its weights.

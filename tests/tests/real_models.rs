@@ -1,0 +1,139 @@
+//! Quality gates on two real models, against llama.cpp's answers from the same files.
+//!
+//! They skip, with a printed line, where the models have not been fetched.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use cadencia_tests::{Greedy, Real, Tokenised, fixture, tokenised};
+use compute::engine::{KernelChoice, LoadOptions, Model};
+use compute::tokenizer::{Specials, Tokenizer};
+
+/// Below this distance between the best and the second logit, rounding may pick either.
+const NEAR_TIE: f32 = 0.5;
+/// Tokens in one window of the perplexity measurement; the second half is scored.
+const WINDOW: usize = 512;
+/// How far perplexity may lie from llama.cpp's, as a fraction.
+const PERPLEXITY_TOLERANCE: f64 = 0.0075;
+
+#[test]
+fn smollm2_tokenises_exactly() {
+    check_tokenizer(Real::SmolLm2);
+}
+
+#[test]
+fn gemma3_tokenises_exactly() {
+    check_tokenizer(Real::Gemma3);
+}
+
+#[test]
+fn smollm2_continues_as_llama_cpp_does() {
+    check_greedy(Real::SmolLm2);
+}
+
+#[test]
+fn gemma3_continues_as_llama_cpp_does() {
+    check_greedy(Real::Gemma3);
+}
+
+#[test]
+fn smollm2_predicts_a_text_as_well_as_llama_cpp() {
+    check_perplexity(Real::SmolLm2, 18.35);
+}
+
+#[test]
+fn gemma3_predicts_a_text_as_well_as_llama_cpp() {
+    check_perplexity(Real::Gemma3, 13.88);
+}
+
+fn check_tokenizer(real: Real) {
+    let Some(path) = real.find() else { return };
+    let file = compute::gguf::Gguf::open(&path).unwrap();
+    let tokenizer = Tokenizer::from_metadata(file.metadata()).unwrap().expect("it has a tokeniser");
+    let texts = tokenised(real.fixtures());
+    for Tokenised { text, plain, special } in &texts {
+        assert_eq!(&tokenizer.encode(text, Specials::Plain), plain, "plain: {text:?}");
+        assert_eq!(&tokenizer.encode(text, Specials::Parse), special, "special: {text:?}");
+    }
+    println!("{}: {} texts exact", real.file(), texts.len());
+}
+
+/// llama.cpp's own tokens are fed at each step, so one near-tie that falls the other way does not
+/// end the comparison: every later step with a clear winner must still agree.
+fn check_greedy(real: Real) {
+    let Some(path) = real.find() else { return };
+    let model = load(&path);
+    let tokenizer = model.tokenizer().expect("it has a tokeniser");
+    for answer in Greedy::read(real.fixtures()) {
+        let prompt = tokenizer.encode(&answer.prompt, Specials::Parse);
+        assert_eq!(prompt, answer.prompt_tokens, "{:?}", answer.prompt);
+        let mut session = model.session(prompt.len() + answer.tokens.len());
+        let mut fed = prompt;
+        let (mut clear, mut agreed) = (0, 0);
+        for (step, (&token, &margin)) in answer.tokens.iter().zip(&answer.margins).enumerate() {
+            let ours = likeliest(session.logits(&fed).unwrap());
+            agreed += usize::from(ours == token);
+            if margin >= NEAR_TIE {
+                clear += 1;
+                assert_eq!(ours, token, "step {step}, margin {margin}, of {:?}", answer.prompt);
+            }
+            fed = vec![token];
+        }
+        assert!(clear > 0, "{:?} has no step with a clear winner", answer.prompt);
+        let steps = answer.tokens.len();
+        println!("{}: {agreed} of {steps} steps equal, all {clear} clear ones", real.file());
+    }
+}
+
+fn check_perplexity(real: Real, theirs: f64) {
+    let Some(path) = real.find() else { return };
+    let model = load(&path);
+    let text = std::fs::read_to_string(fixture("text/gpl-3.txt")).unwrap();
+    let tokenizer = model.tokenizer().expect("it has a tokeniser");
+    let tokens = tokenizer.encode(&text, Specials::Parse);
+    // Where the model wants BOS in front of a text, it wants it in front of each window.
+    let plain = tokenizer.encode(&text, Specials::Plain);
+    let begins_with = (tokens.len() > plain.len()).then(|| tokens[0]);
+    let mut session = model.session(WINDOW);
+    let (mut nats, mut scored, mut windows) = (0.0, 0, 0);
+    for window in tokens.chunks_exact(WINDOW) {
+        let mut window = window.to_vec();
+        window[0] = begins_with.unwrap_or(window[0]);
+        let (context, second) = window.split_at(WINDOW / 2);
+        session.rewind(0);
+        session.feed(context).unwrap();
+        let mut each = |index: usize, logits: &[f32]| {
+            if let Some(&next) = second.get(index + 1) {
+                nats += surprise(logits, next);
+                scored += 1;
+            }
+        };
+        session.logits_each(second, &mut each).unwrap();
+        windows += 1;
+    }
+    assert_eq!(windows, 14, "llama.cpp's figure is over 14 windows");
+    assert_eq!(scored, windows * (WINDOW / 2 - 1));
+    let ours = (nats / scored as f64).exp();
+    let apart = ours / theirs - 1.0;
+    println!("{}: perplexity {ours:.3}, llama.cpp {theirs} ({:+.2} %)", real.file(), apart * 100.0);
+    assert!(apart.abs() <= PERPLEXITY_TOLERANCE, "{ours:.4} against {theirs}");
+}
+
+/// Minus the logarithm of the probability of `token`, in nats.
+fn surprise(logits: &[f32], token: u32) -> f64 {
+    let most = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    let sum: f64 = logits.iter().map(|&x| (f64::from(x) - most).exp()).sum();
+    most + sum.ln() - f64::from(logits[token as usize])
+}
+
+/// The index of the greatest; of equals, the first.
+fn likeliest(logits: &[f32]) -> u32 {
+    let better = |best: usize, i: usize| if logits[i] > logits[best] { i } else { best };
+    (0..logits.len()).reduce(better).expect("there is a vocabulary") as u32
+}
+
+fn load(path: &Path) -> Arc<Model> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let options = LoadOptions { threads, kernels: KernelChoice::Auto };
+    Model::load(path, &options, &mut |_, _| {}).unwrap_or_else(|e| panic!("{path:?}: {e}"))
+}
