@@ -97,7 +97,7 @@ pub struct Description {
     pub bytes: u64,
     /// `general.architecture`.
     pub architecture: String,
-    /// The type that most of its numbers have.
+    /// The mixture of weight types that it calls itself, or the type that most numbers have.
     pub weights: String,
     /// How many numbers it has.
     pub parameters: u64,
@@ -121,16 +121,44 @@ pub fn describe(path: &Path) -> Result<Description, GgufError> {
         *all = all.saturating_add(count);
     }
     let most = numbers.iter().max_by_key(|(_, count)| **count);
+    let most = most.map_or("none".into(), |(kind, _)| format!("{kind:?}"));
     Ok(Description {
         name: name(path),
         path: path.into(),
         bytes: file.file_bytes(),
-        weights: most.map_or("none".into(), |(kind, _)| format!("{kind:?}")),
+        weights: metadata.u64("general.file_type").and_then(mixture).map_or(most, String::from),
         parameters: numbers.values().fold(0, |sum: u64, count| sum.saturating_add(*count)),
         chat: tokens && metadata.str("tokenizer.chat_template").is_some(),
         architecture,
         context,
     })
+}
+
+/// The name of the mixture of types that `general.file_type` stands for.
+fn mixture(file_type: u64) -> Option<&'static str> {
+    let name = match file_type {
+        0 => "F32",
+        1 => "F16",
+        2 => "Q4_0",
+        3 => "Q4_1",
+        7 => "Q8_0",
+        8 => "Q5_0",
+        9 => "Q5_1",
+        10 => "Q2_K",
+        11 => "Q3_K_S",
+        12 => "Q3_K_M",
+        13 => "Q3_K_L",
+        14 => "Q4_K_S",
+        15 => "Q4_K_M",
+        16 => "Q5_K_S",
+        17 => "Q5_K_M",
+        18 => "Q6_K",
+        25 => "IQ4_NL",
+        30 => "IQ4_XS",
+        32 => "BF16",
+        _ => return None,
+    };
+    Some(name)
 }
 
 /// The only model in `folders`.

@@ -208,14 +208,15 @@ impl Sequence {
         let room = self.context - self.tokens.len();
         let stops = Stops::new(std::mem::take(&mut ask.stops));
         let mut answer = Answer::new(stops, ask.tokens_max.min(room));
-        let mut decoder = tokenizer.decoder();
+        // The answer continues a text, so a space that it begins with is its own.
+        let mut decoder = tokenizer.continuation();
         outcome.finish = loop {
             let token = ask.sampler.pick(&mut logits, self.tokens.len() as u64);
             ask.sampler.accept(token);
             outcome.tokens.push(token);
             let (text, finish) = match tokenizer.is_end(token) {
                 true => answer.take(Piece::End),
-                false => answer.take(Piece::Text(&decoder.push(token))),
+                false => answer.take(Piece::Text(decoder.push(token))),
             };
             hear(Heard::Text(text));
             if let Some(finish) = finish {

@@ -25,7 +25,7 @@ const DRAIN_SECONDS_MAX: u64 = 3600;
 #[derive(Debug, Error)]
 pub enum SettingsError {
     /// The file named on the command line or in the environment is not there.
-    #[error("cannot read the config file {path}: {source}")]
+    #[error("cannot read the config file {path}")]
     Unreadable {
         /// The file.
         path: PathBuf,

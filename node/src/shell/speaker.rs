@@ -140,7 +140,7 @@ impl Speaker {
     pub fn conversation(&self, messages: &[Message], now: u64) -> Result<Vec<u32>, SpeechError> {
         let text = self.can_chat()?.render(messages, true, now)?;
         let tokenizer = self.tokenizer()?;
-        let bos = tokenizer.bos().map(|bos| tokenizer.decode(&[bos])).unwrap_or_default();
+        let bos = tokenizer.bos().map(|bos| tokenizer.token_text(bos)).unwrap_or_default();
         // Many templates write BOS themselves; it must not stand there twice.
         let written = !bos.is_empty() && text.starts_with(&bos);
         let specials = if written { Specials::ParseOnly } else { Specials::Parse };
@@ -174,7 +174,7 @@ impl Speaker {
 fn template(model: &Model) -> Result<ChatTemplate, String> {
     let source = model.chat_template().ok_or("its file has no chat template")?;
     let tokenizer = model.tokenizer().ok_or("its file has no tokeniser")?;
-    let word = |id: Option<u32>| id.map(|id| tokenizer.decode(&[id])).unwrap_or_default();
+    let word = |id: Option<u32>| id.map(|id| tokenizer.token_text(id)).unwrap_or_default();
     ChatTemplate::new(source, &word(tokenizer.bos()), &word(tokenizer.eos()))
         .map_err(|error| format!("its chat template cannot be read ({error})"))
 }
