@@ -1,7 +1,17 @@
 //! Language models in integer arithmetic: GGUF files in, the same bits out on every machine.
 
+pub mod arch;
+mod attention;
 pub mod engine;
+mod forward;
 pub mod gguf;
+pub mod kernels;
+mod kv;
+pub mod matrix;
+pub mod numeric;
+mod pool;
 pub mod sample;
+mod share;
 pub mod template;
 pub mod tokenizer;
+mod weights;

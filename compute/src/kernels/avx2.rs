@@ -1,0 +1,109 @@
+//! AVX2: a register holds four columns of eight rows, so a sum of products of one row stays in its
+//! own 32 bits from the first product to the last.
+//!
+//! Exact sums are kept in two halves: `low` wraps, `high` adds each term's upper 16 bits. Together
+//! they give 48 bits and more, whatever the order ([`Limbs::total`]).
+
+mod format;
+mod panel;
+mod settle;
+mod sums;
+
+use super::{Call, Group, Scratch};
+use crate::matrix::TILE;
+use format::*;
+
+/// From this many tokens on a tile is unpacked once into memory for all of them.
+const PANEL_MIN: usize = 5;
+
+/// # Safety
+/// The processor has AVX2, and `call` has been checked by `Kernels::group`.
+#[target_feature(enable = "avx2")]
+pub unsafe fn tile(call: &Call, tile: usize, scratch: &mut Scratch, out: &mut [Group], at: usize) {
+    use crate::gguf::TensorType as T;
+    // SAFETY: the caller's promise is handed on.
+    unsafe {
+        match call.matrix.kind {
+            T::F32 | T::F16 | T::BF16 => tile_of::<Floats>(call, tile, scratch, out, at),
+            T::Q4_0 => tile_of::<Q4_0>(call, tile, scratch, out, at),
+            T::Q4_1 => tile_of::<Q4_1>(call, tile, scratch, out, at),
+            T::Q5_0 => tile_of::<Q5_0>(call, tile, scratch, out, at),
+            T::Q5_1 => tile_of::<Q5_1>(call, tile, scratch, out, at),
+            T::Q8_0 => tile_of::<Q8_0>(call, tile, scratch, out, at),
+            T::Q2_K => tile_of::<Q2_K>(call, tile, scratch, out, at),
+            T::Q3_K => tile_of::<Q3_K>(call, tile, scratch, out, at),
+            T::Q4_K => tile_of::<Q4_K>(call, tile, scratch, out, at),
+            T::Q5_K => tile_of::<Q5_K>(call, tile, scratch, out, at),
+            T::Q6_K => tile_of::<Q6_K>(call, tile, scratch, out, at),
+            T::IQ4_NL => tile_of::<IQ4_NL>(call, tile, scratch, out, at),
+            T::IQ4_XS => tile_of::<IQ4_XS>(call, tile, scratch, out, at),
+        }
+    }
+}
+
+#[target_feature(enable = "avx2")]
+unsafe fn tile_of<F: Format>(
+    call: &Call,
+    tile: usize,
+    scratch: &mut Scratch,
+    out: &mut [Group],
+    at: usize,
+) {
+    let units = call.matrix.tile(tile);
+    // SAFETY: a tile holds `units()` whole units; the activations are as wide as they are
+    // (checked by `Kernels::group`), rounded up to 64 columns.
+    unsafe {
+        if out.len() < PANEL_MIN {
+            let source = format::Packed::<F>::new(units);
+            run(call, tile, source, out, at);
+        } else {
+            panel::unpack::<F>(units, &mut scratch.panel);
+            let source = panel::Panel::<F>::new(&scratch.panel, units.len() / F::LAYOUT.bytes);
+            run(call, tile, source, out, at);
+        }
+    }
+}
+
+/// Four tokens at a time, then what is left.
+#[target_feature(enable = "avx2")]
+unsafe fn run<S: Source>(call: &Call, tile: usize, source: S, out: &mut [Group], at: usize) {
+    let mut i = 0;
+    // SAFETY: tokens `start + i..start + i + N` exist in the activations.
+    unsafe {
+        while i + 4 <= out.len() {
+            some::<S, 4>(call, tile, source, i, out, at);
+            i += 4;
+        }
+        match out.len() - i {
+            1 => some::<S, 1>(call, tile, source, i, out, at),
+            2 => some::<S, 2>(call, tile, source, i, out, at),
+            3 => some::<S, 3>(call, tile, source, i, out, at),
+            _ => {}
+        }
+    }
+}
+
+#[target_feature(enable = "avx2")]
+unsafe fn some<S: Source, const N: usize>(
+    call: &Call,
+    tile: usize,
+    source: S,
+    i: usize,
+    out: &mut [Group],
+    at: usize,
+) {
+    let blocks = call.matrix.units() * S::F::LAYOUT.columns / 32;
+    // K-quants have whole units; other types were padded to 64 columns, as activations are.
+    debug_assert!(blocks * 32 <= call.x.width);
+    // SAFETY: see `run`.
+    unsafe {
+        let sums = sums::of::<S, N>(source, blocks, call.x, call.tokens.start + i);
+        let (exponents, min_exponents) = call.matrix.tile_exponents(tile);
+        for n in 0..N {
+            let unit = &call.units[i + n];
+            let y = settle::settle(&sums[n], unit, exponents, min_exponents, S::F::LAYOUT.m != 0);
+            let to: &mut [i32] = &mut out[i + n][at..at + TILE];
+            std::arch::x86_64::_mm256_storeu_si256(to.as_mut_ptr().cast(), y);
+        }
+    }
+}

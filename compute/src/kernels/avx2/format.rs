@@ -1,0 +1,214 @@
+//! How each weight type comes out of its units, in registers.
+
+use std::arch::x86_64::*;
+use std::marker::PhantomData;
+
+use crate::gguf::TensorType;
+use crate::matrix::{Family, Layout};
+use crate::numeric::weights::IQ4_VALUES;
+
+/// A weight type, known when compiling.
+pub trait Format: Copy {
+    /// Where things lie.
+    const LAYOUT: Layout;
+    /// Columns of a pair of scales: two blocks, or the halves of one.
+    const PAIR: usize = if matches!(Self::LAYOUT.family, Family::Half) { 32 } else { 64 };
+}
+
+macro_rules! formats {
+    ($($name:ident = $kind:ident),*) => {$(
+        #[derive(Clone, Copy)]
+        #[allow(non_camel_case_types)]
+        pub struct $name;
+        impl Format for $name {
+            const LAYOUT: Layout = Layout::of(TensorType::$kind);
+        }
+    )*};
+}
+
+formats!(
+    Floats = F16,
+    Q4_0 = Q4_0,
+    Q4_1 = Q4_1,
+    Q5_0 = Q5_0,
+    Q5_1 = Q5_1,
+    Q8_0 = Q8_0,
+    Q2_K = Q2_K,
+    Q3_K = Q3_K,
+    Q4_K = Q4_K,
+    Q5_K = Q5_K,
+    Q6_K = Q6_K,
+    IQ4_NL = IQ4_NL,
+    IQ4_XS = IQ4_XS
+);
+
+/// Where a kernel takes codes and scales from. Indices count from the tile's first column.
+pub trait Source: Copy {
+    /// What they are.
+    type F: Format;
+    /// The scales and minima of a pair, `[8 rows][2]` of 16 bits.
+    ///
+    /// # Safety
+    /// AVX2; the pair exists.
+    unsafe fn scales(self, pair: usize) -> (__m256i, __m256i);
+    /// The codes of a block: eight registers, or sixteen of 16 bits for [`Family::Wide`].
+    ///
+    /// # Safety
+    /// AVX2; the block exists and `k` is below 8 (16).
+    unsafe fn codes(self, block: usize, k: usize) -> __m256i;
+}
+
+/// A tile as it lies in memory.
+#[derive(Clone, Copy)]
+pub struct Packed<'a, F> {
+    units: *const u8,
+    life: PhantomData<(&'a [u8], F)>,
+}
+
+impl<'a, F: Format> Packed<'a, F> {
+    pub fn new(units: &'a [u8]) -> Self {
+        Self { units: units.as_ptr(), life: PhantomData }
+    }
+}
+
+impl<F: Format> Source for Packed<'_, F> {
+    type F = F;
+
+    #[inline(always)]
+    unsafe fn scales(self, pair: usize) -> (__m256i, __m256i) {
+        let per_unit = F::LAYOUT.columns / F::PAIR;
+        // SAFETY: the pair lies in the tile.
+        unsafe { scales::<F>(self.units.add(pair / per_unit * F::LAYOUT.bytes), pair % per_unit) }
+    }
+
+    #[inline(always)]
+    unsafe fn codes(self, block: usize, k: usize) -> __m256i {
+        let per_unit = F::LAYOUT.columns / 32;
+        // SAFETY: the block lies in the tile.
+        unsafe {
+            codes::<F>(self.units.add(block / per_unit * F::LAYOUT.bytes), block % per_unit, k)
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn load(at: *const u8) -> __m256i {
+    // SAFETY: the caller points at 32 readable bytes.
+    unsafe { _mm256_loadu_si256(at.cast()) }
+}
+
+/// Scales and minima of pair `pair` of a unit.
+///
+/// # Safety
+/// AVX2; `unit` points at a whole unit.
+#[inline(always)]
+pub unsafe fn scales<F: Format>(unit: *const u8, pair: usize) -> (__m256i, __m256i) {
+    let l = F::LAYOUT;
+    // SAFETY: all offsets lie inside a unit, by `Layout`.
+    unsafe {
+        if l.columns == 64 {
+            let m = if l.m != 0 { load(unit.add(l.m)) } else { _mm256_setzero_si256() };
+            return (load(unit.add(l.d)), m);
+        }
+        let d = twice(unit.add(l.d));
+        let sub = _mm_loadu_si128(unit.add(l.sub + 16 * pair).cast());
+        if matches!(l.kind, TensorType::Q2_K) {
+            let nibble = _mm_set1_epi8(15);
+            let s = _mm256_cvtepu8_epi16(_mm_and_si128(sub, nibble));
+            let m = _mm256_cvtepu8_epi16(_mm_and_si128(_mm_srli_epi16(sub, 4), nibble));
+            return (
+                _mm256_mulhrs_epi16(d, _mm256_slli_epi16(s, 11)),
+                _mm256_mulhrs_epi16(twice(unit.add(l.m)), _mm256_slli_epi16(m, 11)),
+            );
+        }
+        let up = _mm_cvtsi32_si128(15 - l.sub_bits as i32);
+        let s = _mm256_mulhrs_epi16(d, _mm256_sll_epi16(_mm256_cvtepi8_epi16(sub), up));
+        if l.sub_min == 0 {
+            return (s, _mm256_setzero_si256());
+        }
+        let sub = _mm_loadu_si128(unit.add(l.sub_min + 16 * pair).cast());
+        let m = _mm256_sll_epi16(_mm256_cvtepi8_epi16(sub), up);
+        (s, _mm256_mulhrs_epi16(twice(unit.add(l.m)), m))
+    }
+}
+
+/// Eight fractions, each twice.
+#[inline(always)]
+unsafe fn twice(at: *const u8) -> __m256i {
+    // SAFETY: the caller points at 16 readable bytes.
+    unsafe {
+        let x = _mm256_cvtepu16_epi32(_mm_loadu_si128(at.cast()));
+        _mm256_or_si256(x, _mm256_slli_epi32(x, 16))
+    }
+}
+
+/// Register `k` of block `block` of a unit.
+///
+/// # Safety
+/// AVX2; `unit` points at a whole unit.
+#[inline(always)]
+pub unsafe fn codes<F: Format>(unit: *const u8, block: usize, k: usize) -> __m256i {
+    use TensorType::*;
+    let l = F::LAYOUT;
+    // SAFETY: all offsets lie inside a unit, by `Layout`.
+    unsafe {
+        let low = |w: usize| load(unit.add(l.low + 32 * w));
+        let high = |w: usize| load(unit.add(l.high + 32 * w));
+        match l.kind {
+            F32 | F16 | BF16 => low(16 * block + k),
+            Q8_0 => low(8 * block + k),
+            Q4_0 | Q4_1 => nibble(low(4 * block + k % 4), k / 4),
+            Q5_0 | Q5_1 => {
+                let four = nibble(low(4 * block + k % 4), k / 4);
+                _mm256_or_si256(four, bit_to::<0x10>(high(block), k, 4))
+            }
+            IQ4_NL | IQ4_XS => {
+                let table =
+                    _mm256_broadcastsi128_si256(_mm_loadu_si128(IQ4_VALUES.as_ptr().cast()));
+                _mm256_shuffle_epi8(table, nibble(low(4 * block + k % 4), k / 4))
+            }
+            Q4_K => nibble(low(8 * (block / 2) + k), block % 2),
+            Q5_K => {
+                let four = nibble(low(8 * (block / 2) + k), block % 2);
+                _mm256_or_si256(four, bit_to::<0x10>(high(k), block, 4))
+            }
+            Q6_K => {
+                let (half, quarter) = (block / 4, block % 4);
+                let four = nibble(low(16 * half + 8 * (quarter % 2) + k), quarter / 2);
+                _mm256_or_si256(four, bit_to::<0x30>(high(8 * half + k), 2 * quarter, 4))
+            }
+            Q3_K | Q2_K => {
+                let (half, quarter) = (block / 4, block % 4);
+                let two = bit_to::<3>(low(8 * half + k), 2 * quarter, 0);
+                if l.high == 0 {
+                    return two;
+                }
+                _mm256_or_si256(two, bit_to::<4>(high(k), block, 2))
+            }
+        }
+    }
+}
+
+/// The low or high four bits of each byte.
+#[inline(always)]
+unsafe fn nibble(x: __m256i, which: usize) -> __m256i {
+    // SAFETY: AVX2, by the callers' promise.
+    unsafe {
+        let x = if which == 0 { x } else { _mm256_srli_epi16(x, 4) };
+        _mm256_and_si256(x, _mm256_set1_epi8(15))
+    }
+}
+
+/// The bits of each byte from `from` on, moved to `to`, where `MASK` keeps them.
+#[inline(always)]
+unsafe fn bit_to<const MASK: i8>(x: __m256i, from: usize, to: usize) -> __m256i {
+    // SAFETY: AVX2, by the callers' promise.
+    unsafe {
+        let moved = if from > to {
+            _mm256_srl_epi16(x, _mm_cvtsi32_si128((from - to) as i32))
+        } else {
+            _mm256_sll_epi16(x, _mm_cvtsi32_si128((to - from) as i32))
+        };
+        _mm256_and_si256(moved, _mm256_set1_epi8(MASK))
+    }
+}
