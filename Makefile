@@ -33,8 +33,8 @@ lint: tools ## Format and lints only
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
-soak: tools ## Hours instead of minutes: 10^8 kernel rows, adversarial maxima, long random runs
-	CADENCIA_SOAK=1 $(CARGO) test --release --workspace -- soak --nocapture
+soak: tools ## The long form of every test: 10^8 kernel rows, adversarial maxima, all windows (hours)
+	CADENCIA_SOAK=1 $(CARGO) test --release --workspace -- --nocapture
 
 bench: tools build ## Speed against llama.cpp on the same files and threads; prints a table (30 min)
 	$(PYTHON) benches/versus-llama-cpp.py $(BENCH_FLAGS)

@@ -59,21 +59,43 @@ fn real(name: &str) -> Option<Tokenizer> {
     Some(Tokenizer::from_metadata(gguf.metadata()).unwrap().unwrap())
 }
 
-#[track_caller]
-fn check_text(tokenizer: &Tokenizer, what: &str, text: &str, plain: &[u32], special: &[u32]) {
-    assert_eq!(tokenizer.encode(text, Specials::Plain), plain, "{what}: plain {text:?}");
-    let parsed = tokenizer.encode(text, Specials::Parse);
-    assert_eq!(parsed, special, "{what}: special {text:?}");
-    // What is parsed and not added to is the same but for the ends.
-    let only = tokenizer.encode(text, Specials::ParseOnly);
-    let begins = usize::from(tokenizer.adds_bos());
-    assert_eq!(only, parsed[begins..], "{what}: only parsed {text:?}");
-    // Every text comes back. A real mark and a space are one to SentencePiece; and the space that
-    // some models put before each stretch between user-defined tokens stays.
-    let stretches = plain.iter().any(|id| matches!(&*tokenizer.token_text(*id), "  " | "<tool>"));
-    if what != "ids-pieces.json" || !stretches {
-        let same = |text: &str| text.replace('▁', " ");
-        assert_eq!(same(&tokenizer.decode(plain)), same(text), "{what}: decoded {text:?}");
+/// A tokeniser and what it may lose.
+struct Subject<'a> {
+    tokenizer: Tokenizer,
+    name: &'a str,
+    /// Which bytes have a token: SmolLM2 lacks some that no text it saw had.
+    bytes: Vec<u8>,
+    /// Whether each stretch between user-defined tokens begins with a space of its own.
+    prefixes: bool,
+}
+
+impl<'a> Subject<'a> {
+    fn new(tokenizer: Tokenizer, name: &'a str) -> Self {
+        let pieces = (0..tokenizer.vocabulary() as u32).map(|id| tokenizer.piece(id));
+        let bytes = pieces.filter(|piece| piece.len() == 1).map(|piece| piece[0]).collect();
+        Self { bytes, name, prefixes: name == "ids-pieces.json", tokenizer }
+    }
+
+    #[track_caller]
+    fn check(&self, text: &str, plain: &[u32], special: &[u32]) {
+        let Self { tokenizer, name, .. } = self;
+        assert_eq!(tokenizer.encode(text, Specials::Plain), plain, "{name}: plain {text:?}");
+        let parsed = tokenizer.encode(text, Specials::Parse);
+        assert_eq!(parsed, special, "{name}: special {text:?}");
+        // What is parsed and not added to is the same but for the ends.
+        let only = tokenizer.encode(text, Specials::ParseOnly);
+        let begins = usize::from(tokenizer.adds_bos());
+        assert_eq!(only, parsed[begins..], "{name}: only parsed {text:?}");
+
+        let defined = |id: &u32| matches!(&*tokenizer.token_text(*id), "  " | "<tool>");
+        let loses = text.bytes().any(|byte| !self.bytes.contains(&byte))
+            || (self.prefixes && plain.iter().any(defined));
+        if !loses {
+            // To SentencePiece a space and its mark are one.
+            let same = |text: &str| text.replace('▁', " ");
+            let decoded = tokenizer.decode(plain);
+            assert_eq!(same(&decoded), same(text), "{name}: decoded {text:?}");
+        }
     }
 }
 
@@ -96,10 +118,11 @@ fn check_folder(folder: &Path) -> usize {
         let Some(tokenizer) = tokenizer else { continue };
         let all = 0..tokenizer.vocabulary() as u32;
         let ends: Vec<u32> = all.filter(|id| tokenizer.is_end(*id)).collect();
+        let subject = Subject::new(tokenizer, name);
         assert_eq!(ends, ids(&case["ends"]), "{name}: what ends an answer");
         for (index, text) in texts.iter().enumerate() {
             let (plain, special) = (ids(&case["plain"][index]), ids(&case["special"][index]));
-            check_text(&tokenizer, name, text, &plain, &special);
+            subject.check(text, &plain, &special);
         }
     }
     names.len()
@@ -120,9 +143,10 @@ fn real_models_give_the_ids_of_llama_cpp() {
         ("gemma-3-270m-q4_k_m.gguf", "gemma3.json"),
     ] {
         let Some(tokenizer) = real(file) else { continue };
+        let subject = Subject::new(tokenizer, file);
         for case in json(&fixtures().join(cases)).as_array().unwrap() {
             let text = case["text"].as_str().unwrap();
-            check_text(&tokenizer, file, text, &ids(&case["plain"]), &ids(&case["special"]));
+            subject.check(text, &ids(&case["plain"]), &ids(&case["special"]));
         }
     }
 }

@@ -40,6 +40,16 @@ pub fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
 }
 
+/// Every tiny model: each architecture, and each weight type.
+pub fn tiny_models() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(fixture("gguf")).expect("the fixtures' folder");
+    let paths = entries.map(|entry| entry.expect("its entries").path());
+    let mut models: Vec<_> = paths.filter(|p| p.extension().is_some_and(|e| e == "gguf")).collect();
+    models.sort();
+    assert!(!models.is_empty(), "there are tiny models");
+    models
+}
+
 /// The texts in tokeniser fixture `name`.
 pub fn tokenised(name: &str) -> Vec<Tokenised> {
     json(&format!("tokenizer/{name}.json"))

@@ -6,5 +6,5 @@
 mod answers;
 mod models;
 
-pub use answers::{Greedy, Tokenised, fixture, logits, token_ids, tokenised};
+pub use answers::{Greedy, Tokenised, fixture, logits, tiny_models, token_ids, tokenised};
 pub use models::{Real, workspace};

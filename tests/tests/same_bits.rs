@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use cadencia_tests::{Real, fixture, token_ids};
+use cadencia_tests::{Real, tiny_models, token_ids};
 use compute::engine::{KernelChoice, LoadOptions, Model, Session};
 
 /// The definition of the numeric class, computed in the plainest way.
@@ -13,7 +13,7 @@ const DEFINITION: LoadOptions = LoadOptions { threads: 1, kernels: KernelChoice:
 
 #[test]
 fn all_kernels_and_thread_counts_equal_the_definition() {
-    for path in fixtures() {
+    for path in tiny_models() {
         let tokens = token_ids();
         let defined = whole(&load(&path, DEFINITION), &tokens);
         for kernels in [KernelChoice::Auto, KernelChoice::Portable] {
@@ -28,7 +28,7 @@ fn all_kernels_and_thread_counts_equal_the_definition() {
 
 #[test]
 fn decoding_equals_prefill_in_pieces_of_any_size() {
-    for path in fixtures() {
+    for path in tiny_models() {
         let model = load(&path, LoadOptions { threads: 2, kernels: KernelChoice::Auto });
         let tokens = token_ids();
         let at_once = whole(&model, &tokens);
@@ -43,7 +43,7 @@ fn decoding_equals_prefill_in_pieces_of_any_size() {
 
 #[test]
 fn feeding_without_logits_changes_nothing_after_it() {
-    for path in fixtures() {
+    for path in tiny_models() {
         let model = load(&path, LoadOptions { threads: 1, kernels: KernelChoice::Auto });
         let tokens = token_ids();
         let at_once = whole(&model, &tokens);
@@ -57,7 +57,7 @@ fn feeding_without_logits_changes_nothing_after_it() {
 
 #[test]
 fn a_rewound_session_forgets_what_it_heard() {
-    for path in fixtures() {
+    for path in tiny_models() {
         let model = load(&path, LoadOptions { threads: 1, kernels: KernelChoice::Auto });
         let tokens = token_ids();
         let at_once = whole(&model, &tokens);
@@ -89,15 +89,6 @@ fn a_real_model_equals_the_definition() {
 
 /// One row of logits for each token.
 type Rows = Vec<Vec<f32>>;
-
-/// Every model in the fixtures: each architecture, and each weight type.
-fn fixtures() -> Vec<std::path::PathBuf> {
-    let entries = std::fs::read_dir(fixture("gguf")).unwrap();
-    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    assert!(!paths.is_empty());
-    paths
-}
 
 fn load(path: &Path, options: LoadOptions) -> Arc<Model> {
     Model::load(path, &options, &mut |_, _| {}).unwrap_or_else(|e| panic!("{path:?}: {e}"))

@@ -4,6 +4,7 @@
 //! Exact sums are kept in two halves: `low` wraps, `high` adds each term's upper 16 bits. Together
 //! they give 48 bits and more, whatever the order ([`Limbs::total`]).
 
+pub mod attention;
 mod format;
 mod panel;
 mod settle;
