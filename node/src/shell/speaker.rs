@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use compute::engine::{LoadError, LoadOptions, Model};
-use compute::template::{ChatTemplate, Message, TemplateError};
+use compute::template::{ChatTemplate, CivilTime, Message, TemplateError};
 use compute::tokenizer::{Specials, Tokenizer};
 use thiserror::Error;
 
@@ -20,10 +20,10 @@ pub enum SpeechError {
     #[error("{0} has no tokeniser, so it takes token ids only (see `cadencia logits`)")]
     Mute(String),
     /// The file has no chat template, or one that cannot be read.
-    #[error("{0} cannot chat: {1}; it can still continue text")]
+    #[error("{0} cannot chat: {1}")]
     NoTemplate(String, String),
     /// The template refuses these messages.
-    #[error("the model's chat template refuses these messages: {0}")]
+    #[error(transparent)]
     Refused(#[from] TemplateError),
 }
 
@@ -97,7 +97,7 @@ pub fn unix_now() -> u64 {
 pub struct Speaker {
     model: Arc<Model>,
     name: String,
-    template: Result<ChatTemplate, String>,
+    template: Result<ChatTemplate, TemplateError>,
 }
 
 impl Speaker {
@@ -109,7 +109,10 @@ impl Speaker {
     ) -> Result<Self, LoadError> {
         let options = LoadOptions { threads: settings.threads, kernels: settings.kernels.into() };
         let model = Model::load(path, &options, progress)?;
-        let template = template(&model);
+        let template = match model.tokenizer() {
+            Some(tokenizer) => ChatTemplate::for_model(model.chat_template(), tokenizer),
+            None => Err(TemplateError::Absent),
+        };
         Ok(Self { model, name: library::name(path), template })
     }
 
@@ -133,12 +136,13 @@ impl Speaker {
         self.tokenizer()?;
         self.template
             .as_ref()
-            .map_err(|why| SpeechError::NoTemplate(self.name.clone(), why.clone()))
+            .map_err(|why| SpeechError::NoTemplate(self.name.clone(), why.to_string()))
     }
 
     /// The tokens of a conversation that waits for an answer. `now` is Unix time, seconds.
     pub fn conversation(&self, messages: &[Message], now: u64) -> Result<Vec<u32>, SpeechError> {
-        let text = self.can_chat()?.render(messages, true, now)?;
+        let now = CivilTime::from_unix(i64::try_from(now).unwrap_or(i64::MAX));
+        let text = self.can_chat()?.render(messages, None, true, now)?;
         let tokenizer = self.tokenizer()?;
         let bos = tokenizer.bos().map(|bos| tokenizer.token_text(bos)).unwrap_or_default();
         // Many templates write BOS themselves; it must not stand there twice.
@@ -171,12 +175,9 @@ impl Speaker {
     }
 }
 
-fn template(model: &Model) -> Result<ChatTemplate, String> {
-    let source = model.chat_template().ok_or("its file has no chat template")?;
-    let tokenizer = model.tokenizer().ok_or("its file has no tokeniser")?;
-    let word = |id: Option<u32>| id.map(|id| tokenizer.token_text(id)).unwrap_or_default();
-    ChatTemplate::new(source, &word(tokenizer.bos()), &word(tokenizer.eos()))
-        .map_err(|error| format!("its chat template cannot be read ({error})"))
+/// A message of `role`.
+pub fn message(role: impl Into<String>, content: impl Into<String>) -> Message {
+    Message { role: role.into(), content: content.into(), ..Message::default() }
 }
 
 #[cfg(test)]

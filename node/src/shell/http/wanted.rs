@@ -190,7 +190,8 @@ fn message(path: &str, value: Value) -> Result<Message, Fault> {
     };
     // Templates know `system`; `developer` is a newer word for the same.
     let role = if role == "developer" { "system".into() } else { role };
-    Ok(Message::new(role, content))
+    let name = fields.text("name")?;
+    Ok(Message { role, content, name, ..Message::default() })
 }
 
 /// The text of a message that comes in parts.

@@ -18,7 +18,7 @@ use crate::shell::args::Chat;
 use crate::shell::progress::{Progress, Unit};
 use crate::shell::sequence::{Ask, Heard, Outcome, Sequence};
 use crate::shell::settings::Settings;
-use crate::shell::speaker::{Speaker, unix_now};
+use crate::shell::speaker::{Speaker, message, unix_now};
 
 const HELP: &str = "\
 /help          this list
@@ -118,7 +118,7 @@ impl<'a> Talk<'a> {
         interrupt: &'a Interrupt,
     ) -> Self {
         let sequence = Sequence::new(speaker.model(), context);
-        let messages = flags.system.iter().map(|text| Message::new("system", text)).collect();
+        let messages = flags.system.iter().map(|text| message("system", text)).collect();
         Self { speaker, flags, interrupt, context, sequence, messages, last: None }
     }
 
@@ -132,7 +132,7 @@ impl<'a> Talk<'a> {
         self.messages.clear();
         self.last = None;
         if !text.is_empty() {
-            self.messages.push(Message::new("system", text));
+            self.messages.push(message("system", text));
         }
     }
 
@@ -147,7 +147,7 @@ impl<'a> Talk<'a> {
 
     /// Says `text`, and shows the answer.
     fn say(&mut self, text: &str) -> Result<()> {
-        self.messages.push(Message::new("user", text));
+        self.messages.push(message("user", text));
         self.answer()
     }
 
@@ -206,7 +206,7 @@ impl<'a> Talk<'a> {
             Finish::Length => eprintln!("[cut off after {} tokens]", outcome.tokens.len()),
             Finish::Halted => eprintln!("[stopped]"),
         }
-        self.messages.push(Message::new("assistant", text));
+        self.messages.push(message("assistant", text));
         self.last = Some(outcome);
         Ok(())
     }
