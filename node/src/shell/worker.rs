@@ -7,6 +7,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use tokio::sync::{oneshot, watch};
 
+use crate::house::Finish;
+
 use super::line::{Asker, Event, Line};
 use super::sequence::{Ask, Sequence};
 use super::settings::Settings;
@@ -92,14 +94,13 @@ fn serve(serving: &Serving, line: &Line) {
         asker.tell(Event::Begun);
         let model = serving.speaker.model();
         let mut sequence = last.take().unwrap_or_else(|| Sequence::new(model, serving.context));
-        let answered = answer(serving, &mut sequence, ask, &asker);
-        if answered && !asker.is_halted() {
+        if answer(serving, &mut sequence, ask, &asker) {
             last = Some(sequence);
         }
     }
 }
 
-/// Answers one request; whether the sequence is still sound.
+/// Answers one request; whether the sequence is worth keeping.
 fn answer(serving: &Serving, sequence: &mut Sequence, ask: Ask, asker: &Asker) -> bool {
     let tokenizer = match serving.speaker.tokenizer() {
         Ok(tokenizer) => tokenizer,
@@ -110,12 +111,15 @@ fn answer(serving: &Serving, sequence: &mut Sequence, ask: Ask, asker: &Asker) -
     };
     let mut hear = |heard| asker.tell(Event::Heard(heard));
     match sequence.answer(ask, tokenizer, &|| asker.is_halted(), &mut hear) {
-        Ok(outcome) => asker.tell(Event::Done(outcome)),
+        Ok(outcome) => {
+            let complete = outcome.finish != Finish::Halted;
+            asker.tell(Event::Done(outcome));
+            complete
+        }
         Err(error) => {
             tracing::error!(%error, "no answer");
             asker.tell(Event::Failed(error.to_string()));
-            return false;
+            false
         }
     }
-    true
 }

@@ -158,7 +158,7 @@ fn a_request_keeps_its_id_and_the_log_does_not_tell_what_was_said() {
     let headers = [("x-request-id", "mine-1"), ("authorization", "Bearer hush")];
     let response = node.client().request("POST", CHAT, &headers, body.to_string().as_bytes());
     assert_eq!(response.headers["x-request-id"], "mine-1");
-    let line = node.log.wait_for("mine-1");
+    let line = node.log.wait_for("request id=\"mine-1\"");
     for part in ["/v1/chat/completions", "status=200", "tokens=2", "prompt="] {
         assert!(line.contains(part), "{line}");
     }

@@ -47,13 +47,14 @@ fn a_client_that_hangs_up_makes_room_at_once() {
 
 #[test]
 fn a_client_that_hangs_up_in_the_queue_is_not_answered() {
-    let mut node = Node::start(&["--queue", "1", "--ctx", "32768"]);
+    let mut node = Node::start(&["--queue", "1", "--ctx", "32768", "--log", "cadencia=debug"]);
     let mut running = node.client().stream(CHAT, &endless());
     running.next().unwrap();
     let mut leaving = node.client();
     leaving.send("POST", CHAT, &[("x-request-id", "leaving")], short().to_string().as_bytes());
+    node.log.wait_for("joined the line id=\"leaving\"");
     drop(leaving);
-    let line = node.log.wait_for("leaving");
+    let line = node.log.wait_for("request id=\"leaving\"");
     assert!(line.contains("status=499"), "{line}");
     // Its place is free for another, who is answered when the first is gone.
     let mut waiting = node.client();

@@ -58,6 +58,7 @@ pub async fn respond(api: &Api, route: Route, request: Request) -> Result<Respon
     let delivery = wanted.options.delivery;
     let ask = ask(api, &serving, wanted).await?;
     let mut place = api.line.join(ask).map_err(turned)?;
+    tracing::debug!(id = access.id(), "joined the line");
     begin(&mut place).await?;
     match delivery {
         Delivery::Whole => whole(place, &reply, &access).await,
