@@ -107,7 +107,7 @@ pub struct SamplingFlags {
     pub temp: Option<f32>,
     /// Only the N likeliest tokens; 0 for all
     #[arg(long, value_name = "N")]
-    pub top_k: Option<u32>,
+    pub top_k: Option<usize>,
     /// Only the likeliest tokens that together have this probability
     #[arg(long, value_name = "P")]
     pub top_p: Option<f32>,
@@ -262,7 +262,7 @@ Examples:
 
 Continues raw text; for a conversation use `chat`, which applies the model's template. Ends at an
 end token, a --stop string, or after -n tokens. With --json prints one object at the end:
-  {\"prompt_tokens\":[..],\"tokens\":[..],\"text\":\"..\",\"finish\":\"stop\"|\"length\",\"timings\":{..}}")]
+  {\"prompt_tokens\":[..],\"tokens\":[..],\"text\":\"..\",\"seed\":..,\"finish\":\"stop\"|\"length\",\"timings\":{..}}")]
 pub struct Generate {
     /// Model, threads and kernels.
     #[command(flatten)]

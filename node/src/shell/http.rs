@@ -34,6 +34,8 @@ pub use serve::Server;
 
 /// Prompts that are turned into tokens at a time. Beside the model, which has the processor.
 const READERS: usize = 2;
+/// Bytes that the bodies of all requests together may take while they are read.
+const BODIES_BYTES_MAX: usize = 64 << 20;
 
 /// What the handlers share.
 #[derive(Debug)]
@@ -42,12 +44,15 @@ pub struct Api {
     phase: watch::Receiver<Phase>,
     guard: Guard,
     readers: Arc<Semaphore>,
+    bodies: Arc<Semaphore>,
 }
 
 impl Api {
     /// An API whose requests join `line`, as soon as `phase` says that a model answers.
     pub fn new(line: Arc<Line>, phase: watch::Receiver<Phase>, guard: Guard) -> Arc<Self> {
-        Arc::new(Self { line, phase, guard, readers: Arc::new(Semaphore::new(READERS)) })
+        let readers = Arc::new(Semaphore::new(READERS));
+        let bodies = Arc::new(Semaphore::new(BODIES_BYTES_MAX));
+        Arc::new(Self { line, phase, guard, readers, bodies })
     }
 
     /// The model, or the refusal that says how far its loading is.

@@ -153,6 +153,9 @@ impl Sequence {
         })?;
         outcome.prompt_time = start.elapsed();
         if let Some(logits) = first {
+            // Penalties look back into the prompt, too.
+            let seen = prompt.saturating_sub(ask.sampler.options().penalty_window);
+            ask.prompt[seen..].iter().for_each(|token| ask.sampler.accept(*token));
             self.write(&mut ask, logits, tokenizer, halted, hear, &mut outcome)?;
         }
         outcome.answer_time = start.elapsed() - outcome.prompt_time;

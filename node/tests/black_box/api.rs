@@ -84,6 +84,35 @@ fn a_seed_decides_what_the_dice_show() {
 }
 
 #[test]
+fn a_bias_can_force_and_forbid_tokens() {
+    let node = Node::start(&[]);
+    let forced = node.chat(&hello(json!({"logit_bias": {"65": 100}, "max_tokens": 5})));
+    assert_eq!(forced.text(), "AAAAA");
+    // The end token is biased to be the likeliest: the answer is over at once.
+    let ended = node.chat(&hello(json!({"logit_bias": {"258": 100}})));
+    assert_eq!(ended.text(), "");
+    let value = ended.json();
+    assert_eq!(value["choices"][0]["finish_reason"], "stop");
+    assert_eq!(value["usage"]["completion_tokens"], 1);
+}
+
+#[test]
+fn penalties_keep_an_answer_from_repeating_itself() {
+    let node = Node::start(&[]);
+    let wish = json!({"frequency_penalty": 2, "presence_penalty": 2, "max_tokens": 40});
+    let body = json!({"prompt": [65, 66, 67], "temperature": 0, "logit_bias": {"65": 9, "66": 8}});
+    let most = |more: &Value| {
+        let mut body = body.clone();
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let text = node.post("/v1/completions", &body).text();
+        let count = |letter: char| text.chars().filter(|c| *c == letter).count();
+        text.chars().map(count).max().unwrap()
+    };
+    assert_eq!(most(&json!({"max_tokens": 40})), 40);
+    assert!(most(&wish) < 10);
+}
+
+#[test]
 fn a_stop_string_ends_the_answer_and_never_shows() {
     let node = Node::start(&[]);
     let whole = node.chat(&hello(json!({"max_tokens": 40}))).text();

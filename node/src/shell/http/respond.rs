@@ -5,11 +5,12 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::{Body, BodyDataStream, Bytes, HttpBody};
 use axum::extract::Request;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use futures_util::{StreamExt, stream};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use crate::house::Finish;
@@ -39,12 +40,12 @@ const ALIVE: Duration = Duration::from_secs(10);
 pub async fn respond(api: &Api, route: Route, request: Request) -> Result<Response, Fault> {
     let (parts, body) = request.into_parts();
     let access = parts.extensions.get::<Arc<Access>>().expect("each request is recorded").clone();
-    let body = read(body).await?;
+    let body = read(api, body).await?;
     let serving = api.serving()?;
     api.line.check().map_err(turned)?;
     let wanted = match route {
-        Route::Chat => Wanted::chat(&body, random())?,
-        Route::Completion => Wanted::completion(&body, random())?,
+        Route::Chat => Wanted::chat(&body.bytes, random())?,
+        Route::Completion => Wanted::completion(&body.bytes, random())?,
     };
     drop(body);
     check_model(wanted.model.as_deref(), &serving)?;
@@ -66,38 +67,63 @@ pub async fn respond(api: &Api, route: Route, request: Request) -> Result<Respon
     }
 }
 
+/// A whole body, and the share of the memory for bodies that it takes.
+struct Whole {
+    bytes: Vec<u8>,
+    share: Option<OwnedSemaphorePermit>,
+}
+
+impl Whole {
+    fn add(&mut self, api: &Api, chunk: &[u8]) -> Result<(), Fault> {
+        let wanted = u32::try_from(chunk.len()).unwrap_or(u32::MAX);
+        let Ok(more) = api.bodies.clone().try_acquire_many_owned(wanted) else {
+            let message = "too many requests are being received; try again";
+            let fault = Fault::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message);
+            return Err(fault.later(1));
+        };
+        match &mut self.share {
+            Some(share) => share.merge(more),
+            None => self.share = Some(more),
+        }
+        self.bytes.extend_from_slice(chunk);
+        Ok(())
+    }
+}
+
 /// The whole body, if it is small enough and comes in time.
-async fn read(body: Body) -> Result<Vec<u8>, Fault> {
+async fn read(api: &Api, body: Body) -> Result<Whole, Fault> {
     let announced = body.size_hint().lower();
-    let large = || {
-        let message = format!("the body has more than {BODY_BYTES_MAX} bytes");
-        Fault::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
-    };
     // Far too large: not even worth reading for the sake of a kind refusal.
     if announced > BODY_DISCARDED_MAX as u64 {
         return Err(large());
     }
-    let mut chunks = body.into_data_stream();
-    let collect = async {
-        let (mut whole, mut length) = (Vec::new(), 0usize);
-        while let Some(chunk) = chunks.next().await {
-            let chunk = chunk.map_err(|_| {
-                let message = "the body ended before it was complete";
-                Fault::new(StatusCode::BAD_REQUEST, "body_incomplete", message)
-            })?;
-            length = length.saturating_add(chunk.len());
-            match length {
-                n if n > BODY_DISCARDED_MAX => break,
-                n if n > BODY_BYTES_MAX => whole = Vec::new(),
-                _ => whole.extend_from_slice(&chunk),
-            }
-        }
-        if length > BODY_BYTES_MAX { Err(large()) } else { Ok(whole) }
-    };
+    let collect = collect(api, body.into_data_stream());
     timeout(BODY_TIME_MAX, collect).await.unwrap_or_else(|_| {
         let message = format!("the body took longer than {} s", BODY_TIME_MAX.as_secs());
         Err(Fault::new(StatusCode::REQUEST_TIMEOUT, "body_late", message))
     })
+}
+
+async fn collect(api: &Api, mut chunks: BodyDataStream) -> Result<Whole, Fault> {
+    let (mut whole, mut length) = (Whole { bytes: Vec::new(), share: None }, 0usize);
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(|_| {
+            let message = "the body ended before it was complete";
+            Fault::new(StatusCode::BAD_REQUEST, "body_incomplete", message)
+        })?;
+        length = length.saturating_add(chunk.len());
+        match length {
+            n if n > BODY_DISCARDED_MAX => break,
+            n if n > BODY_BYTES_MAX => whole = Whole { bytes: Vec::new(), share: None },
+            _ => whole.add(api, &chunk)?,
+        }
+    }
+    if length > BODY_BYTES_MAX { Err(large()) } else { Ok(whole) }
+}
+
+fn large() -> Fault {
+    let message = format!("the body has more than {BODY_BYTES_MAX} bytes");
+    Fault::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
 }
 
 fn check_model(asked: Option<&str>, serving: &Serving) -> Result<(), Fault> {
@@ -123,7 +149,7 @@ async fn ask(api: &Api, serving: &Arc<Serving>, wanted: Wanted) -> Result<Ask, F
         match wanted.input {
             Input::Chat(messages) => reader.speaker.conversation(&messages, unix_now()),
             Input::Text(text) => reader.speaker.raw(&text),
-            Input::Tokens(tokens) => Ok(tokens),
+            Input::Tokens(tokens) => reader.speaker.tokenizer().map(|_| tokens),
         }
     });
     let prompt = match tokens.await {

@@ -4,7 +4,9 @@
 //! give an answer to another question. Fields that are not known are ignored, as clients of many
 //! servers send them.
 
-use compute::sample::{Sampler, SamplerOptions};
+use std::collections::BTreeMap;
+
+use compute::sample::{LOGIT_BIASES_MAX, SampleError, Sampler, SamplerOptions};
 use compute::template::Message;
 use serde_json::Value;
 
@@ -108,7 +110,7 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), Fault> {
     let only_text: Harmless = |v| v == &serde_json::json!(["text"]);
     let never: Harmless = |_| false;
     let medium: Harmless = |v| v == "medium";
-    let unsupported: [(&str, Harmless); 38] = [
+    let unsupported: [(&str, Harmless); 37] = [
         ("n", one),
         ("best_of", one),
         ("tools", empty),
@@ -118,7 +120,6 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), Fault> {
         ("response_format", text),
         ("logprobs", zero),
         ("top_logprobs", zero),
-        ("logit_bias", empty),
         ("audio", never),
         ("modalities", only_text),
         ("prediction", never),
@@ -272,7 +273,7 @@ fn sampler(fields: &mut Fields, seed: u64) -> Result<Sampler, Fault> {
         // Everything below 1 means all tokens; clients send 0 or -1.
         top_k: match fields.whole("top_k", -1..=i64::from(u32::MAX))? {
             None => usual.top_k,
-            Some(k) => u32::try_from(k).unwrap_or(0),
+            Some(k) => usize::try_from(k).unwrap_or(0),
         },
         repetition_penalty: repetition.or(repeat).unwrap_or(usual.repetition_penalty),
         presence_penalty: fields
@@ -282,9 +283,33 @@ fn sampler(fields: &mut Fields, seed: u64) -> Result<Sampler, Fault> {
             .number("frequency_penalty", -2.0..=2.0)?
             .unwrap_or(usual.frequency_penalty),
         seed: seed_field(fields)?.unwrap_or(seed),
+        logit_bias: logit_bias(fields)?,
         ..usual
     };
-    Sampler::new(options).map_err(|error| Fault::field(error.field(), error.to_string()))
+    Sampler::new(options).map_err(|error| {
+        let field = match error {
+            SampleError::OutOfRange { field, .. } | SampleError::TooMany { field, .. } => field,
+            SampleError::Bias { .. } => "logit_bias",
+        };
+        Fault::field(field, error.to_string())
+    })
+}
+
+/// What is added to which token's logit: an object of token ids and numbers from -100 to 100.
+fn logit_bias(fields: &mut Fields) -> Result<BTreeMap<u32, f32>, Fault> {
+    const WANTED: &str = "an object of token ids and numbers from -100 to 100";
+    match fields.take("logit_bias") {
+        None => Ok(BTreeMap::new()),
+        Some(Value::Object(map)) if map.len() <= LOGIT_BIASES_MAX => {
+            let bias = |(id, bias): (String, Value)| {
+                let bias = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias))?;
+                Some((id.parse().ok()?, bias as f32))
+            };
+            let all: Option<_> = map.into_iter().map(bias).collect();
+            all.ok_or_else(|| fields.wrong("logit_bias", WANTED))
+        }
+        Some(_) => Err(fields.wrong("logit_bias", WANTED)),
+    }
 }
 
 /// Any 64-bit integer; -1 asks for a new seed, as with other servers.
@@ -349,6 +374,9 @@ mod tests {
             (json!({"top_k": 1.5}), "top_k"),
             (json!({"min_p": true}), "min_p"),
             (json!({"seed": "x"}), "seed"),
+            (json!({"logit_bias": [1]}), "logit_bias"),
+            (json!({"logit_bias": {"the": 1}}), "logit_bias"),
+            (json!({"logit_bias": {"5": 101}}), "logit_bias"),
             (json!({"stop": 3}), "stop"),
             (json!({"stop": [""]}), "stop"),
             (json!({"stop": vec!["x"; 17]}), "stop"),
@@ -369,7 +397,6 @@ mod tests {
             (json!({"response_format": {"type": "json_object"}}), "response_format"),
             (json!({"logprobs": true}), "logprobs"),
             (json!({"audio": {}}), "audio"),
-            (json!({"logit_bias": {"5": 1}}), "logit_bias"),
             (
                 json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
                 "messages[0].content[0].type",
@@ -385,7 +412,7 @@ mod tests {
     fn harmless_values_and_unknown_fields_are_accepted() {
         let wanted = chat(json!({
             "n": 1, "tools": [], "tool_choice": "none", "response_format": {"type": "text"},
-            "logprobs": false, "logit_bias": {}, "user": "someone", "never_heard_of": 1,
+            "logprobs": false, "logit_bias": {"5": -100}, "user": "someone", "never_heard_of": 1,
             "temperature": null, "top_k": -1, "seed": -1, "store": false,
         }))
         .unwrap();

@@ -30,6 +30,10 @@ pub fn generate(flags: &Generate, settings: &Settings) -> Result<ExitCode> {
     let speaker = load(settings)?;
     let tokenizer = speaker.tokenizer()?;
     let specials = if flags.special { Specials::Parse } else { Specials::Plain };
+    if tokenizer.adds_bos() && !flags.special {
+        eprintln!("note: this model expects BOS before a text; --special puts it there");
+    }
+    let seed = sampler.options().seed;
     let prompt = tokenizer.encode(&text, specials);
     let tokens_max = flags.tokens as usize;
     let summary = speaker.model().summary();
@@ -47,7 +51,7 @@ pub fn generate(flags: &Generate, settings: &Settings) -> Result<ExitCode> {
     )?;
     let text = printer.into_inner().finish()?;
     match flags.json {
-        true => print_json(&prompt, &text, &outcome)?,
+        true => print_json(&prompt, &text, seed, &outcome)?,
         false => eprintln!("{}", timing_line(&outcome)),
     }
     Ok(ExitCode::SUCCESS)
@@ -70,12 +74,13 @@ pub fn timing_line(outcome: &Outcome) -> String {
     )
 }
 
-fn print_json(prompt: &[u32], text: &str, outcome: &Outcome) -> Result<()> {
+fn print_json(prompt: &[u32], text: &str, seed: u64, outcome: &Outcome) -> Result<()> {
     let value = json!({
         "prompt_tokens": prompt,
         "tokens": outcome.tokens,
         "text": text,
         "finish": outcome.finish.word(),
+        "seed": seed,
         "timings": timings(outcome),
     });
     writeln!(io::stdout(), "{value}")?;
