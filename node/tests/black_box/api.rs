@@ -101,15 +101,13 @@ fn penalties_keep_an_answer_from_repeating_itself() {
     let node = Node::start(&[]);
     let wish = json!({"frequency_penalty": 2, "presence_penalty": 2, "max_tokens": 40});
     let body = json!({"prompt": [65, 66, 67], "temperature": 0, "logit_bias": {"65": 9, "66": 8}});
-    let most = |more: &Value| {
+    let count_a = |more: &Value| {
         let mut body = body.clone();
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let text = node.post("/v1/completions", &body).text();
-        let count = |letter: char| text.chars().filter(|c| *c == letter).count();
-        text.chars().map(count).max().unwrap()
+        node.post("/v1/completions", &body).text().matches('A').count()
     };
-    assert_eq!(most(&json!({"max_tokens": 40})), 40);
-    assert!(most(&wish) < 10);
+    assert_eq!(count_a(&json!({"max_tokens": 40})), 40);
+    assert!(count_a(&wish) < 10);
 }
 
 #[test]
