@@ -229,6 +229,13 @@ unsafe fn exp2_negative(t: __m256i) -> __m256i {
     }
 }
 
+/// Two neighbouring weights in every lane.
+#[inline(always)]
+unsafe fn two(weights: &[i16], at: usize) -> __m256i {
+    // SAFETY: AVX2; the caller points at two weights.
+    unsafe { _mm256_set1_epi32(weights.as_ptr().add(at).cast::<i32>().read_unaligned()) }
+}
+
 /// Adds the weighted values of `N` heads to `sums`, 16 numbers of a head at a time.
 #[target_feature(enable = "avx2")]
 unsafe fn values<const N: usize>(
