@@ -14,7 +14,7 @@ use crate::kernels::{Group, Kernels, Norm, ROWS, Results, Scratch};
 use crate::kv::{LayerCache, Writer};
 use crate::matrix::Matrix;
 use crate::numeric::activation::{Activations, Rows, Token};
-use crate::numeric::attention::{HeadScale, Rotation, Treatment, quantise_head};
+use crate::numeric::attention::{HeadScale, Rotation, Treatment};
 use crate::numeric::attention::{Pairing as NumericPairing, QueryFactor};
 use crate::numeric::block::{BlockVec, Blocks, BlocksMut, GROUP};
 use crate::numeric::functions::Gate;
@@ -401,7 +401,8 @@ impl Run<'_> {
                 if h < heads {
                     let at = token * heads + h;
                     let q = self.queries.write(at * head..(at + 1) * head);
-                    let scale = quantise_head(x, h * head, treat(0), q);
+                    let mut scale = HeadScale::default();
+                    self.kernels.quantise_head(x, h * head, treat(0), q, &mut scale);
                     let factor = QueryFactor::new(scale, self.weights.score);
                     self.factors.write(at..at + 1)[0] = factor;
                     return;
@@ -411,11 +412,15 @@ impl Run<'_> {
                 let position = self.position + token;
                 if h < heads + kv_heads {
                     let h = h - heads;
-                    let scale: HeadScale = quantise_head(x, key_start + h * head, treat(1), q);
+                    let mut scale = HeadScale::default();
+                    let start = key_start + h * head;
+                    self.kernels.quantise_head(x, start, treat(1), q, &mut scale);
                     writer.put_key(h, position, q, scale);
                 } else {
                     let h = h - heads - kv_heads;
-                    let scale = quantise_head(x, value_start + h * head, None, q);
+                    let mut scale = HeadScale::default();
+                    let start = value_start + h * head;
+                    self.kernels.quantise_head(x, start, None, q, &mut scale);
                     writer.put_value(h, position, q, scale);
                 }
             }
