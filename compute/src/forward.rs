@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use crate::arch::Pairing;
-use crate::attention::{self, Seen};
+use crate::kernels::attention::{self, Averages, Queries, Seen};
 use crate::kernels::{Group, Kernels, Norm, ROWS, Results, Scratch};
 use crate::kv::{LayerCache, Writer};
 use crate::matrix::Matrix;
@@ -436,17 +436,15 @@ impl Run<'_> {
             // thread's.
             unsafe {
                 let seen = Seen { cache: cache.head(kv_head), positions: first..last };
-                let queries = self.queries.read(at * head..(at + per_kv) * head);
-                let factors = self.factors.read(at..at + per_kv);
-                let out = self.averages.write(at * head..(at + per_kv) * head);
-                let units = self.average_units.write(at..at + per_kv);
-                attention::attend(
-                    self.kernels,
-                    seen,
-                    (queries, factors),
-                    (out, units),
-                    &mut private.attention,
-                );
+                let queries = Queries {
+                    q: self.queries.read(at * head..(at + per_kv) * head),
+                    factors: self.factors.read(at..at + per_kv),
+                };
+                let mut to = Averages {
+                    out: self.averages.write(at * head..(at + per_kv) * head),
+                    units: self.average_units.write(at..at + per_kv),
+                };
+                self.kernels.attend(&seen, queries, &mut to, &mut private.attention);
             }
         });
     }

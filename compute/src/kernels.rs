@@ -5,6 +5,7 @@
 //!
 //! **Invariant:** every kernel equals the definition on every input, bit for bit.
 
+pub mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 mod portable;

@@ -1,7 +1,6 @@
 //! Language models in integer arithmetic: GGUF files in, the same bits out on every machine.
 
 pub mod arch;
-mod attention;
 pub mod engine;
 mod forward;
 pub mod gguf;

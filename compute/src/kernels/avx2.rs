@@ -4,6 +4,7 @@
 //! Exact sums are kept in two halves: `low` wraps, `high` adds each term's upper 16 bits. Together
 //! they give 48 bits and more, whatever the order ([`Limbs::total`]).
 
+pub mod attention;
 mod format;
 mod panel;
 mod settle;
@@ -14,7 +15,7 @@ use crate::matrix::TILE;
 use format::*;
 
 /// From this many tokens on a tile is unpacked once into memory for all of them.
-const PANEL_MIN: usize = 5;
+const PANEL_MIN: usize = 2;
 
 /// # Safety
 /// The processor has AVX2, and `call` has been checked by `Kernels::group`.
@@ -55,7 +56,7 @@ unsafe fn tile_of<F: Format>(
     unsafe {
         if out.len() < PANEL_MIN {
             let source = format::Packed::<F>::new(units);
-            run(call, tile, source, out, at);
+            some::<_, 1>(call, tile, source, 0, out, at);
         } else {
             panel::unpack::<F>(units, &mut scratch.panel);
             let source = panel::Panel::<F>::new(&scratch.panel, units.len() / F::LAYOUT.bytes);
@@ -74,11 +75,9 @@ unsafe fn run<S: Source>(call: &Call, tile: usize, source: S, out: &mut [Group],
             some::<S, 4>(call, tile, source, i, out, at);
             i += 4;
         }
-        match out.len() - i {
-            1 => some::<S, 1>(call, tile, source, i, out, at),
-            2 => some::<S, 2>(call, tile, source, i, out, at),
-            3 => some::<S, 3>(call, tile, source, i, out, at),
-            _ => {}
+        while i < out.len() {
+            some::<S, 1>(call, tile, source, i, out, at);
+            i += 1;
         }
     }
 }

@@ -210,6 +210,9 @@ pub fn logit(dot: i32, query: QueryFactor, key: HeadScale) -> i32 {
 /// `p` is in units of 2^-24 of the largest.
 #[inline(always)]
 pub fn value_weight(p: u32, scale: HeadScale, top: i8) -> u32 {
+    if scale.m == 0 {
+        return 0;
+    }
     let down = (i32::from(top) - i32::from(scale.e)).min(31) as u32;
     ((u64::from(p >> down) * scale.m as u64) >> 15) as u32
 }
@@ -258,7 +261,9 @@ pub fn attend(
         })
         .collect();
     let largest = logits.iter().copied().max().expect("a token sees at least itself");
-    let p: Vec<u32> = logits.iter().map(|&l| exp2_negative((largest - l) as u32)).collect();
+    // The difference is at most 2^31, which fits unsigned.
+    let p: Vec<u32> =
+        logits.iter().map(|&l| exp2_negative(largest.wrapping_sub(l) as u32)).collect();
     let total = p.iter().map(|&p| u64::from(p)).sum();
     let mut head = vec![0i8; out.len()];
     let scales: Vec<HeadScale> = positions.clone().map(|j| value(j, &mut head)).collect();

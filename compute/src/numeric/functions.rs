@@ -73,12 +73,24 @@ pub fn sigmoid(negative: bool, t: u32) -> Sigmoid {
     let below_one = (part << 8) >> whole;
     // In [2^15, 2^16].
     let denominator = ((1 << 24) + below_one) >> 9;
-    let reciprocal = (1u32 << 31) / denominator;
+    let reciprocal = reciprocal(denominator);
     if negative {
         Sigmoid { m: (part * reciprocal) >> 16, down: whole }
     } else {
         Sigmoid { m: reciprocal, down: 0 }
     }
+}
+
+/// `floor(2^31 / d)` for `d` in `[2^15, 2^16]`: a guess in floats, put right in integers, because
+/// vector units have no integer division. However the guess is rounded, the result is the quotient.
+#[inline(always)]
+fn reciprocal(d: u32) -> u32 {
+    let guess = 2_147_483_648.0 / d as f32;
+    // SAFETY: the guess is a number between 2^14 and 2^17.
+    let guess = unsafe { guess.to_int_unchecked::<i32>() } as u32;
+    let rest = (1u32 << 31).wrapping_sub(guess.wrapping_mul(d)) as i32;
+    let guess = if rest < 0 { guess - 1 } else { guess };
+    if rest >= d as i32 { guess + 1 } else { guess }
 }
 
 /// How the gate of a feed-forward layer is bent.
@@ -183,6 +195,13 @@ mod tests {
                 let gelu_near = (ours(Gate::GeluTanh) - gelu(real)).abs();
                 assert!(gelu_near <= slack + 4e-4 * real.abs().min(8.0), "gelu({real})");
             }
+        }
+    }
+
+    #[test]
+    fn reciprocals_are_quotients() {
+        for d in 1 << 15..=1 << 16 {
+            assert_eq!(reciprocal(d), (1 << 31) / d, "{d}");
         }
     }
 

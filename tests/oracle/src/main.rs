@@ -7,20 +7,20 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 use oracle::Oracle;
-use oracle::quality::{GATES, WINDOWS_FULL, measure, windows};
+use oracle::quality::{GATES, WINDOWS_FULL, measure};
 
 const HELP: &str = "\
 Measures what integer arithmetic costs, against a plain floating-point forward pass.
 
-oracle quality --model FILE.gguf --tokens FILE [--bos ID] [--windows N] [--threads N]
-    Compares the engine (2 threads) with the oracle over N windows (14) of 512 tokens, of which
-    the second half is scored. FILE holds the text's token ids, separated by spaces; ID takes the
-    place of each window's first, as llama.cpp does it. Prints JSON: mean, 99th percentile and
-    maximum of KL(oracle || engine) in nats, top-1 agreement, both perplexities, the gates and
-    what violates them. Exit code 1 if a gate is violated.
+oracle quality --model FILE.gguf --file TEXT [--windows N] [--threads N]
+    Compares the engine (2 threads) with the oracle over the text's first N windows (14) of 512
+    tokens, of which the second half is scored. Prints JSON: mean, 99th percentile and maximum of
+    KL(oracle || engine) in nats, top-1 agreement, both perplexities, the gates and what violates
+    them. Exit code 1 if a gate is violated.
 
 oracle logits --model FILE.gguf --tokens FILE --out FILE
-    Writes the oracle's logits after each token as raw little-endian f32 [n, vocabulary].
+    Reads token ids separated by spaces, writes the oracle's logits after each as raw
+    little-endian f32 [n, vocabulary].
 ";
 
 fn main() -> ExitCode {
@@ -37,9 +37,7 @@ fn run() -> Result<ExitCode> {
     let mut words = std::env::args().skip(1);
     let command = words.next().unwrap_or_default();
     match command.as_str() {
-        "quality" => {
-            quality(&Flags::read(words, &["model", "tokens", "bos", "windows", "threads"])?)
-        }
+        "quality" => quality(&Flags::read(words, &["model", "file", "windows", "threads"])?),
         "logits" => logits(&Flags::read(words, &["model", "tokens", "out"])?),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
@@ -50,12 +48,10 @@ fn run() -> Result<ExitCode> {
 }
 
 fn quality(flags: &Flags) -> Result<ExitCode> {
-    let tokens = read_tokens(&flags.path("tokens")?)?;
-    let bos = flags.number("bos")?;
-    let count = flags.number("windows")?.map_or(WINDOWS_FULL, |count| count as usize);
-    let windows = windows(&tokens, bos, count);
-    let threads = flags.number("threads")?.map_or(2, |count| count.max(1) as usize);
-    let found = measure(&flags.path("model")?, &windows, threads)?;
+    let windows_max = flags.number("windows")?.unwrap_or(WINDOWS_FULL);
+    let threads = flags.number("threads")?.unwrap_or(2).max(1);
+    let text = read(&flags.path("file")?)?;
+    let found = measure(&flags.path("model")?, &text, windows_max, threads)?;
     let violations = GATES.violations(&found);
     let report = serde_json::json!({
         "difference": found,
@@ -83,6 +79,10 @@ fn logits(flags: &Flags) -> Result<ExitCode> {
     };
     write().with_context(|| format!("cannot write {}", out.display()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 fn read_tokens(path: &Path) -> Result<Vec<u32>> {
@@ -113,7 +113,7 @@ impl Flags {
         self.0.get(name).map(PathBuf::from).with_context(|| format!("--{name} is missing"))
     }
 
-    fn number(&self, name: &str) -> Result<Option<u32>> {
+    fn number(&self, name: &str) -> Result<Option<usize>> {
         let Some(value) = self.0.get(name) else { return Ok(None) };
         let number = value.parse().with_context(|| format!("--{name} {value} is no number"))?;
         Ok(Some(number))

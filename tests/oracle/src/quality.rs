@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use anyhow::{Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use compute::engine::{KernelChoice, LoadOptions, Model};
+use compute::tokenizer::{Specials, Tokenizer};
 use serde::Serialize;
 
 use crate::Oracle;
@@ -52,28 +53,38 @@ impl Gates {
     }
 }
 
-/// Cuts a text's tokens into at most `count` windows of [`WINDOW`], as llama.cpp's perplexity
-/// tool does: the rest is dropped, and where the model wants a token of beginning (`bos`, which
-/// the text then begins with) it takes the place of each window's first.
-pub fn windows(tokens: &[u32], bos: Option<u32>, count: usize) -> Vec<Vec<u32>> {
-    let cut = |window: &[u32]| {
+/// Cuts a text into at most `count` windows of [`WINDOW`] tokens, as llama.cpp's perplexity tool
+/// does: special tokens are not looked for in it, the rest is dropped, and where the model wants
+/// BOS, that begins the text and takes the place of every window's first token.
+pub fn windows(tokenizer: &Tokenizer, text: &str, count: usize) -> Vec<Vec<u32>> {
+    let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
+    let mut tokens: Vec<u32> = bos.into_iter().collect();
+    tokens.extend(tokenizer.encode(text, Specials::Plain));
+    cut(&tokens, bos, count)
+}
+
+fn cut(tokens: &[u32], bos: Option<u32>, count: usize) -> Vec<Vec<u32>> {
+    let begin = |window: &[u32]| {
         let mut window = window.to_vec();
         window[0] = bos.unwrap_or(window[0]);
         window
     };
-    tokens.chunks_exact(WINDOW).take(count).map(cut).collect()
+    tokens.chunks_exact(WINDOW).take(count).map(begin).collect()
 }
 
 /// An engine under test: runs a fresh sequence of the first tokens, then of the second, and hands
 /// over the logits after each of the second, in order, with its index among them.
 pub type Engine<'a> = dyn FnMut(&[u32], &[u32], &mut dyn FnMut(usize, &[f32])) -> Result<()> + 'a;
 
-/// Loads the model at `path` into the oracle and into the engine, and compares the two.
-pub fn measure(path: &Path, windows: &[Vec<u32>], threads: usize) -> Result<Difference> {
+/// Loads the model at `path` into the oracle and into the engine, and compares the two over at
+/// most `windows_max` windows of `text`. The engine computes with `threads` threads.
+pub fn measure(path: &Path, text: &str, windows_max: usize, threads: usize) -> Result<Difference> {
     let oracle = Oracle::load(path)?;
     let options = LoadOptions { threads, kernels: KernelChoice::Auto };
     let model = Model::load(path, &options, &mut |_, _| {})?;
-    compare(&oracle, windows, &mut |context, scored, each| {
+    let tokenizer = model.tokenizer().context("the file has no tokeniser to read a text with")?;
+    let windows = windows(tokenizer, text, windows_max);
+    compare(&oracle, &windows, &mut |context, scored, each| {
         let mut session = model.session(context.len() + scored.len());
         session.feed(context)?;
         session.logits_each(scored, each)?;
@@ -131,10 +142,10 @@ mod tests {
     #[test]
     fn windows_begin_as_the_model_asks_and_are_whole() {
         let tokens: Vec<u32> = (10..10 + 3 * WINDOW as u32 - 1).collect();
-        let plain = windows(&tokens, None, 14);
+        let plain = cut(&tokens, None, 14);
         assert_eq!(plain.len(), 2);
         assert_eq!(plain[1], tokens[WINDOW..2 * WINDOW]);
-        let begun = windows(&tokens, Some(2), 1);
+        let begun = cut(&tokens, Some(2), 1);
         assert_eq!(begun.len(), 1);
         assert_eq!((begun[0][0], &begun[0][1..]), (2, &tokens[1..WINDOW]));
     }

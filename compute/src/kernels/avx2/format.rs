@@ -46,11 +46,16 @@ formats!(
 pub trait Source: Copy {
     /// What they are.
     type F: Format;
-    /// The scales and minima of a pair, `[8 rows][2]` of 16 bits.
+    /// The scale of a block, or of one half of it for [`Family::Half`], twice for each row.
+    ///
+    /// # Safety
+    /// AVX2; the block exists.
+    unsafe fn scale(self, block: usize, half: usize) -> __m256i;
+    /// The minima of a pair, `[8 rows][2]` of 16 bits.
     ///
     /// # Safety
     /// AVX2; the pair exists.
-    unsafe fn scales(self, pair: usize) -> (__m256i, __m256i);
+    unsafe fn mins(self, pair: usize) -> __m256i;
     /// The codes of a block: eight registers, or sixteen of 16 bits for [`Family::Wide`].
     ///
     /// # Safety
@@ -75,10 +80,21 @@ impl<F: Format> Source for Packed<'_, F> {
     type F = F;
 
     #[inline(always)]
-    unsafe fn scales(self, pair: usize) -> (__m256i, __m256i) {
+    unsafe fn scale(self, block: usize, half: usize) -> __m256i {
+        let per_unit = F::LAYOUT.columns / F::PAIR;
+        let (pair, which) = if F::PAIR == 64 { (block / 2, block % 2) } else { (block, half) };
+        // SAFETY: the pair lies in the tile.
+        unsafe {
+            let unit = self.units.add(pair / per_unit * F::LAYOUT.bytes);
+            both(scales::<F>(unit, pair % per_unit), which)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn mins(self, pair: usize) -> __m256i {
         let per_unit = F::LAYOUT.columns / F::PAIR;
         // SAFETY: the pair lies in the tile.
-        unsafe { scales::<F>(self.units.add(pair / per_unit * F::LAYOUT.bytes), pair % per_unit) }
+        unsafe { mins::<F>(self.units.add(pair / per_unit * F::LAYOUT.bytes), pair % per_unit) }
     }
 
     #[inline(always)]
@@ -97,38 +113,75 @@ unsafe fn load(at: *const u8) -> __m256i {
     unsafe { _mm256_loadu_si256(at.cast()) }
 }
 
-/// Scales and minima of pair `pair` of a unit.
+/// Scales of pair `pair` of a unit, `[8 rows][2]`.
 ///
 /// # Safety
 /// AVX2; `unit` points at a whole unit.
 #[inline(always)]
-pub unsafe fn scales<F: Format>(unit: *const u8, pair: usize) -> (__m256i, __m256i) {
+pub unsafe fn scales<F: Format>(unit: *const u8, pair: usize) -> __m256i {
     let l = F::LAYOUT;
     // SAFETY: all offsets lie inside a unit, by `Layout`.
     unsafe {
         if l.columns == 64 {
-            let m = if l.m != 0 { load(unit.add(l.m)) } else { _mm256_setzero_si256() };
-            return (load(unit.add(l.d)), m);
+            return load(unit.add(l.d));
         }
-        let d = twice(unit.add(l.d));
-        let sub = _mm_loadu_si128(unit.add(l.sub + 16 * pair).cast());
+        let mut sub = _mm_loadu_si128(unit.add(l.sub + 16 * pair).cast());
         if matches!(l.kind, TensorType::Q2_K) {
-            let nibble = _mm_set1_epi8(15);
-            let s = _mm256_cvtepu8_epi16(_mm_and_si128(sub, nibble));
-            let m = _mm256_cvtepu8_epi16(_mm_and_si128(_mm_srli_epi16(sub, 4), nibble));
-            return (
-                _mm256_mulhrs_epi16(d, _mm256_slli_epi16(s, 11)),
-                _mm256_mulhrs_epi16(twice(unit.add(l.m)), _mm256_slli_epi16(m, 11)),
-            );
+            sub = _mm_and_si128(sub, _mm_set1_epi8(15));
         }
-        let up = _mm_cvtsi32_si128(15 - l.sub_bits as i32);
-        let s = _mm256_mulhrs_epi16(d, _mm256_sll_epi16(_mm256_cvtepi8_epi16(sub), up));
-        if l.sub_min == 0 {
-            return (s, _mm256_setzero_si256());
+        times_sub::<F>(twice(unit.add(l.d)), sub)
+    }
+}
+
+/// Minima of pair `pair` of a unit, `[8 rows][2]`; only for types that have them.
+///
+/// # Safety
+/// AVX2; `unit` points at a whole unit.
+#[inline(always)]
+pub unsafe fn mins<F: Format>(unit: *const u8, pair: usize) -> __m256i {
+    let l = F::LAYOUT;
+    // SAFETY: all offsets lie inside a unit, by `Layout`.
+    unsafe {
+        if l.columns == 64 {
+            return load(unit.add(l.m));
         }
-        let sub = _mm_loadu_si128(unit.add(l.sub_min + 16 * pair).cast());
-        let m = _mm256_sll_epi16(_mm256_cvtepi8_epi16(sub), up);
-        (s, _mm256_mulhrs_epi16(twice(unit.add(l.m)), m))
+        let sub = if matches!(l.kind, TensorType::Q2_K) {
+            let both = _mm_loadu_si128(unit.add(l.sub + 16 * pair).cast());
+            _mm_and_si128(_mm_srli_epi16(both, 4), _mm_set1_epi8(15))
+        } else {
+            _mm_loadu_si128(unit.add(l.sub_min + 16 * pair).cast())
+        };
+        times_sub::<F>(twice(unit.add(l.m)), sub)
+    }
+}
+
+/// Fractions times small integers of `sub_bits` bits.
+#[inline(always)]
+unsafe fn times_sub<F: Format>(fractions: __m256i, sub: __m128i) -> __m256i {
+    // SAFETY: AVX2, by the callers' promise.
+    unsafe {
+        let up = _mm_cvtsi32_si128(15 - F::LAYOUT.sub_bits as i32);
+        _mm256_mulhrs_epi16(fractions, _mm256_sll_epi16(_mm256_cvtepi8_epi16(sub), up))
+    }
+}
+
+/// The first or second of each pair, in both places.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+pub unsafe fn both(pair: __m256i, which: usize) -> __m256i {
+    // SAFETY: AVX2, by the callers' promise.
+    unsafe {
+        let first = _mm256_setr_epi8(
+            0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13, 0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9,
+            12, 13, 12, 13,
+        );
+        let second = _mm256_setr_epi8(
+            2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15, 2, 3, 2, 3, 6, 7, 6, 7, 10, 11,
+            10, 11, 14, 15, 14, 15,
+        );
+        _mm256_shuffle_epi8(pair, if which == 0 { first } else { second })
     }
 }
 
