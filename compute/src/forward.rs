@@ -106,6 +106,7 @@ pub struct Workspace {
 struct Private {
     scratch: Scratch,
     units: Vec<Unit>,
+    second_units: Vec<Unit>,
     first: Vec<Group>,
     second: Vec<Group>,
     attention: attention::Scratch,
@@ -491,12 +492,13 @@ impl Run<'_> {
         team.each(layer.gate.rows.div_ceil(ROWS), 1, |g| {
             self.multiply(&layer.gate, g, x, private);
             std::mem::swap(&mut private.first, &mut private.second);
-            let gate_units: Vec<i32> = private.units.iter().map(|u| u.exponent).collect();
+            std::mem::swap(&mut private.units, &mut private.second_units);
             self.multiply(&layer.up, g, x, private);
             for token in 0..self.tokens {
                 // SAFETY: group `g` of every row is this thread's in this phase.
                 let (m, e) = unsafe { self.hidden.block_mut(token, g) };
-                let gate = Results { y: &private.second[token], unit: gate_units[token] };
+                let unit = private.second_units[token].exponent;
+                let gate = Results { y: &private.second[token], unit };
                 let up = Results { y: &private.first[token], unit: private.units[token].exponent };
                 self.kernels.gate_block(kind, gate, up, m, e);
             }

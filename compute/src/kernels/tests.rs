@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::matrix::TILE;
 use crate::gguf::TensorType;
 use crate::matrix::{Arena, Exponents, Layout, pack_tile};
 use crate::numeric::block::{Blocks, BlocksMut, GROUP, encode};

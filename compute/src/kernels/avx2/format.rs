@@ -56,12 +56,21 @@ pub trait Source: Copy {
     /// # Safety
     /// AVX2; the pair exists.
     unsafe fn mins(self, pair: usize) -> __m256i;
+    /// Asks for memory that will be read some blocks after this one.
+    ///
+    /// # Safety
+    /// Always safe to call: an address that is not mapped is ignored.
+    unsafe fn ahead(self, _block: usize) {}
     /// The codes of a block: eight registers, or sixteen of 16 bits for [`Family::Wide`].
     ///
     /// # Safety
     /// AVX2; the block exists and `k` is below 8 (16).
     unsafe fn codes(self, block: usize, k: usize) -> __m256i;
 }
+
+/// How far ahead of its use memory is asked for, bytes: the processor's own prefetchers stop at the
+/// end of each page.
+const AHEAD: usize = 2_048;
 
 /// A tile as it lies in memory.
 #[derive(Clone, Copy)]
@@ -95,6 +104,19 @@ impl<F: Format> Source for Packed<'_, F> {
         let per_unit = F::LAYOUT.columns / F::PAIR;
         // SAFETY: the pair lies in the tile.
         unsafe { mins::<F>(self.units.add(pair / per_unit * F::LAYOUT.bytes), pair % per_unit) }
+    }
+
+    #[inline(always)]
+    unsafe fn ahead(self, block: usize) {
+        // A block's share of a unit, whole lines; each line is asked for about once.
+        let share = F::LAYOUT.bytes * 32 / F::LAYOUT.columns;
+        let at = self.units.wrapping_add(block * share + AHEAD);
+        // SAFETY: a prefetch of any address has no effect but on speed.
+        unsafe {
+            for line in 0..share.div_ceil(64) {
+                _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(64 * line).cast());
+            }
+        }
     }
 
     #[inline(always)]

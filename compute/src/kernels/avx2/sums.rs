@@ -124,6 +124,7 @@ struct Vector {
 }
 
 impl Vector {
+    #[inline(always)]
     fn new(x: &Activations, token: usize) -> Self {
         let width = x.width;
         Self {
@@ -169,7 +170,10 @@ pub unsafe fn of<S: Source, const N: usize>(
     x: &Activations,
     first: usize,
 ) -> [Sums; N] {
-    let v: [Vector; N] = std::array::from_fn(|n| Vector::new(x, first + n));
+    let mut v = [Vector::new(x, first); N];
+    for n in 1..N {
+        v[n] = Vector::new(x, first + n);
+    }
     // SAFETY: the caller's promise is handed on.
     unsafe {
         let dots = match S::F::LAYOUT.family {
@@ -254,6 +258,7 @@ unsafe fn products<S: Source, const N: usize>(
     // SAFETY: the block exists, in the source and in the tokens.
     unsafe {
         let mut sums = [_mm256_setzero_si256(); N];
+        source.ahead(block);
         for k in from..to {
             let codes = source.codes(block, k);
             for n in 0..N {
@@ -347,6 +352,7 @@ unsafe fn signed<S: Source, const N: usize>(
         let mut dots = [Longs { even: zero, odd: zero }; N];
         for block in 0..blocks {
             let mut dot = [zero; N];
+            source.ahead(block);
             for k in 0..8 {
                 let codes = source.codes(block, k);
                 let size = _mm256_abs_epi8(codes);
