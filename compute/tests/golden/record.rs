@@ -1,5 +1,6 @@
 //! One file of golden vectors: compared, or written anew.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use compute::numeric::CLASS;
@@ -19,8 +20,9 @@ impl Record {
 
     /// Notes that function `of` gave `out` for `of_what`.
     pub fn case(&mut self, of: &str, of_what: Value, out: impl Into<Value>) {
-        let case = json!({ "case": of, "in": of_what, "out": out.into() });
-        self.lines.push(case.to_string());
+        let mut line = String::new();
+        write(&json!({ "case": of, "in": of_what, "out": out.into() }), &mut line);
+        self.lines.push(line);
     }
 
     /// Compares with the file. With `CADENCIA_BLESS=1` in the environment writes it instead.
@@ -50,6 +52,39 @@ impl Record {
              change, or give the class a new name in numeric.rs and NUMERICS.md and write the \
              files anew with CADENCIA_BLESS=1."
         );
+    }
+}
+
+/// Writes JSON with the names of an object in alphabetical order. (What serde_json does by itself
+/// depends on the features that other crates of the build ask for.)
+fn write(value: &Value, to: &mut String) {
+    let mut first = true;
+    let mut comma = |to: &mut String| {
+        if !std::mem::take(&mut first) {
+            to.push(',');
+        }
+    };
+    match value {
+        Value::Array(all) => {
+            to.push('[');
+            for one in all {
+                comma(to);
+                write(one, to);
+            }
+            to.push(']');
+        }
+        Value::Object(all) => {
+            to.push('{');
+            let sorted: BTreeMap<&String, &Value> = all.iter().collect();
+            for (name, one) in sorted {
+                comma(to);
+                to.push_str(&Value::from(name.as_str()).to_string());
+                to.push(':');
+                write(one, to);
+            }
+            to.push('}');
+        }
+        other => to.push_str(&other.to_string()),
     }
 }
 
