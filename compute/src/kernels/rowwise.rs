@@ -5,7 +5,7 @@ use super::{Group, Kernels};
 use crate::numeric::activation::Rows;
 use crate::numeric::attention::{HeadScale, Treatment, quantise_head};
 use crate::numeric::block::{Blocks, BlocksMut, GROUP, ZERO, add, encode};
-use crate::numeric::functions::{Gate, gate};
+use crate::numeric::functions::{Gate, gates};
 use crate::numeric::norm::{Epsilon, apply, rms_norm};
 use crate::numeric::scalar::Factor;
 
@@ -98,7 +98,7 @@ fn gate_times(kind: Gate, g: Results, u: Results, m: &mut [i16; GROUP], e: &mut 
     let ge = encode(g.y, g.unit, &mut gm);
     let ue = encode(u.y, u.unit, &mut um);
     // 31 bits; half of it leaves the bit that the encoding needs.
-    let mut z = gate(kind, &gm, i32::from(ge)).map(|z| z >> 1);
+    let mut z = gates(kind, &gm, i32::from(ge)).map(|z| z >> 1);
     let mut bent = [0; GROUP];
     let be = encode(&z, i32::from(ge) - 15, &mut bent);
     for ((z, &b), &u) in z.iter_mut().zip(&bent).zip(&um) {

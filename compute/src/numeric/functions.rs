@@ -108,7 +108,7 @@ const ARGUMENT_MAX: u32 = (1 << 21) - 1;
 /// The gate's values for a block `x * 2^e`, |x| <= 32767: numbers of 31 bits whose unit is
 /// `2^(e - 16)`.
 #[inline(always)]
-pub fn gate(kind: Gate, x: &[i16; 32], e: i32) -> [i32; 32] {
+pub fn gates(kind: Gate, x: &[i16; 32], e: i32) -> [i32; 32] {
     let mut t = [0u32; 32];
     match kind {
         Gate::Silu => silu_arguments(x, e, &mut t),
@@ -121,6 +121,11 @@ pub fn gate(kind: Gate, x: &[i16; 32], e: i32) -> [i32; 32] {
         out[i] = if x[i] < 0 { -magnitude } else { magnitude };
     }
     out
+}
+
+/// The gate's value for one number `x * 2^e`; see [`gates`].
+pub fn gate(kind: Gate, x: i16, e: i32) -> i32 {
+    gates(kind, &[x; 32], e)[0]
 }
 
 /// `|x| * log2(e)` in units of 2^-16.
@@ -199,7 +204,7 @@ mod tests {
         for e in -30..6 {
             for x in (-32767..32768).step_by(61) {
                 let real = f64::from(x) * 2f64.powi(e);
-                let ours = |kind| f64::from(gate(kind, &[x as i16; 32], e)[0]) * 2f64.powi(e - 16);
+                let ours = |kind| f64::from(gate(kind, x as i16, e)) * 2f64.powi(e - 16);
                 // Near zero only the absolute error counts: the block's own unit.
                 let slack = 2f64.powi(e) * 1.5 + 1e-6;
                 let near = |a: f64, b: f64| (a - b).abs() <= slack + 2e-4 * b.abs();
@@ -221,8 +226,8 @@ mod tests {
     fn gates_are_total() {
         for e in -100..=100 {
             for x in [-32767, -1, 0, 1, 32767] {
-                gate(Gate::Silu, &[x; 32], e);
-                gate(Gate::GeluTanh, &[x; 32], e);
+                gate(Gate::Silu, x, e);
+                gate(Gate::GeluTanh, x, e);
             }
         }
     }

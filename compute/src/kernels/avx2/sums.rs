@@ -252,7 +252,7 @@ unsafe fn minima<S: Source, const N: usize>(
         let mut sums = [Limbs::zero(); N];
         each_block!(S, blocks, (first, b) => {
             // A pair is two blocks, or the halves of one.
-            if S::F::PAIR == 32 || b % 2 == 0 {
+            if S::F::PAIR == 32 || b.is_multiple_of(2) {
                 let m = source.mins(first, b);
                 for n in 0..N {
                     let t = if S::F::PAIR == 64 {
