@@ -398,11 +398,8 @@ impl Session {
         let width = self.model().weights.arch.width;
         let (m, e) = (&self.last.m, &self.last.e);
         let row = Blocks { m: &m[m.len() - width..], e: &e[e.len() - width / GROUP..] };
-        let logits = &mut self.logits;
-        self.stage.model.logits_of(row, &mut |_, row| {
-            logits.clear();
-            logits.extend_from_slice(row);
-        });
+        let model = &self.stage.model;
+        head::logits(&model.weights, model.kernels, &model.pool, row, &mut self.logits);
         Ok(&self.logits)
     }
 

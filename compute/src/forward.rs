@@ -14,7 +14,7 @@ use crate::kernels::{Group, Kernels, Norm, ROWS, Results, Scratch};
 use crate::kv::{LayerCache, Writer};
 use crate::matrix::Matrix;
 use crate::numeric::activation::{Activations, Rows, Token};
-use crate::numeric::attention::{HeadScale, Rotation, Treatment, quantise_head};
+use crate::numeric::attention::{HeadScale, Rotation, Treatment};
 use crate::numeric::attention::{Pairing as NumericPairing, QueryFactor};
 use crate::numeric::block::{BlockVec, Blocks, BlocksMut, GROUP};
 use crate::numeric::functions::Gate;
@@ -106,6 +106,7 @@ pub struct Workspace {
 struct Private {
     scratch: Scratch,
     units: Vec<Unit>,
+    second_units: Vec<Unit>,
     first: Vec<Group>,
     second: Vec<Group>,
     attention: attention::Scratch,
@@ -400,7 +401,8 @@ impl Run<'_> {
                 if h < heads {
                     let at = token * heads + h;
                     let q = self.queries.write(at * head..(at + 1) * head);
-                    let scale = quantise_head(x, h * head, treat(0), q);
+                    let mut scale = HeadScale::default();
+                    self.kernels.quantise_head(x, h * head, treat(0), q, &mut scale);
                     let factor = QueryFactor::new(scale, self.weights.score);
                     self.factors.write(at..at + 1)[0] = factor;
                     return;
@@ -410,11 +412,15 @@ impl Run<'_> {
                 let position = self.position + token;
                 if h < heads + kv_heads {
                     let h = h - heads;
-                    let scale: HeadScale = quantise_head(x, key_start + h * head, treat(1), q);
+                    let mut scale = HeadScale::default();
+                    let start = key_start + h * head;
+                    self.kernels.quantise_head(x, start, treat(1), q, &mut scale);
                     writer.put_key(h, position, q, scale);
                 } else {
                     let h = h - heads - kv_heads;
-                    let scale = quantise_head(x, value_start + h * head, None, q);
+                    let mut scale = HeadScale::default();
+                    let start = value_start + h * head;
+                    self.kernels.quantise_head(x, start, None, q, &mut scale);
                     writer.put_value(h, position, q, scale);
                 }
             }
@@ -491,12 +497,13 @@ impl Run<'_> {
         team.each(layer.gate.rows.div_ceil(ROWS), 1, |g| {
             self.multiply(&layer.gate, g, x, private);
             std::mem::swap(&mut private.first, &mut private.second);
-            let gate_units: Vec<i32> = private.units.iter().map(|u| u.exponent).collect();
+            std::mem::swap(&mut private.units, &mut private.second_units);
             self.multiply(&layer.up, g, x, private);
             for token in 0..self.tokens {
                 // SAFETY: group `g` of every row is this thread's in this phase.
                 let (m, e) = unsafe { self.hidden.block_mut(token, g) };
-                let gate = Results { y: &private.second[token], unit: gate_units[token] };
+                let unit = private.second_units[token].exponent;
+                let gate = Results { y: &private.second[token], unit };
                 let up = Results { y: &private.first[token], unit: private.units[token].exponent };
                 self.kernels.gate_block(kind, gate, up, m, e);
             }

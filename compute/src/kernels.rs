@@ -16,7 +16,7 @@ use std::ops::Range;
 
 pub use rowwise::{Norm, Results};
 
-use crate::matrix::{Matrix, TILE};
+use crate::matrix::Matrix;
 use crate::numeric::activation::Activations;
 use crate::numeric::matmul::Unit;
 
@@ -91,15 +91,14 @@ impl Kernels {
             out.fill(0);
         }
         let call = Call { matrix, x, tokens, units };
-        for (i, tile) in (g * 4..matrix.tiles().min(g * 4 + 4)).enumerate() {
-            match self {
-                #[cfg(target_arch = "x86_64")]
-                // SAFETY: the variant exists only where the processor has AVX2; lengths were
-                // checked above.
-                Self::Avx2(_) => unsafe { avx2::tile(&call, tile, scratch, out, i * TILE) },
-                Self::Portable => portable::tile(&call, tile, scratch, out, i * TILE),
-                Self::Reference => reference::tile(&call, tile, out, i * TILE),
-            }
+        let tiles = g * 4..matrix.tiles().min(g * 4 + 4);
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the variant exists only where the processor has AVX2; lengths were checked
+            // above.
+            Self::Avx2(_) => unsafe { avx2::group(&call, tiles, scratch, out) },
+            Self::Portable => portable::group(&call, tiles, out),
+            Self::Reference => reference::group(&call, tiles, out),
         }
     }
 }

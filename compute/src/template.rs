@@ -144,12 +144,7 @@ impl ChatTemplate {
         }
     }
 
-    fn compile(
-        source: &str,
-        bos: &str,
-        eos: &str,
-        origin: Origin,
-    ) -> Result<Self, TemplateError> {
+    fn compile(source: &str, bos: &str, eos: &str, origin: Origin) -> Result<Self, TemplateError> {
         if source.len() > SOURCE_BYTES_MAX {
             return Err(TemplateError::TooLong { bytes: source.len() });
         }

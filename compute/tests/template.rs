@@ -9,8 +9,7 @@ use compute::template::{ChatTemplate, CivilTime, Message, Origin, TemplateError}
 use compute::tokenizer::Tokenizer;
 use serde_json::Value as Json;
 
-const NOW: CivilTime =
-    CivilTime { year: 2026, month: 7, day: 4, hour: 9, minute: 5, second: 3 };
+const NOW: CivilTime = CivilTime { year: 2026, month: 7, day: 4, hour: 9, minute: 5, second: 3 };
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/template")

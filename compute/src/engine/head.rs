@@ -35,6 +35,7 @@ pub fn logits(
     }
     let matrix = &weights.output;
     let units: Vec<Unit> = x.tokens.iter().map(|token| matrix.unit(token)).collect();
+    let steps: Vec<f64> = units.iter().map(|unit| 2f64.powi(unit.exponent)).collect();
     logits.resize(count * vocab, 0.0);
     let shared = Shared::new(logits);
     pool.run(&|team| {
@@ -42,11 +43,10 @@ pub fn logits(
         let mut out: Vec<Group> = vec![[0; ROWS]; count];
         team.each(vocab.div_ceil(ROWS), GROUPS_PER_TASK, |g| {
             kernels.group(matrix, g, &x, 0..count, &units, &mut scratch, &mut out);
-            for (row, (out, unit)) in out.iter().zip(&units).enumerate() {
+            for (row, (out, step)) in out.iter().zip(&steps).enumerate() {
                 let own = g * ROWS..vocab.min((g + 1) * ROWS);
                 // SAFETY: a group's logits are written by the one thread that has the group.
                 let to = unsafe { shared.write(row * vocab + own.start..row * vocab + own.end) };
-                let step = 2f64.powi(unit.exponent);
                 for (to, &y) in to.iter_mut().zip(out) {
                     *to = (f64::from(y) * step) as f32;
                 }

@@ -10,63 +10,68 @@ mod panel;
 mod settle;
 mod sums;
 
+use std::ops::Range;
+
 use super::{Call, Group, Scratch};
 use crate::matrix::TILE;
 use format::*;
 
 /// From this many tokens on a tile is unpacked once into memory for all of them.
-const PANEL_MIN: usize = 5;
+const PANEL_MIN: usize = 2;
 
 /// # Safety
 /// The processor has AVX2, and `call` has been checked by `Kernels::group`.
 #[target_feature(enable = "avx2")]
-pub unsafe fn tile(call: &Call, tile: usize, scratch: &mut Scratch, out: &mut [Group], at: usize) {
+pub unsafe fn group(call: &Call, tiles: Range<usize>, scratch: &mut Scratch, out: &mut [Group]) {
     use crate::gguf::TensorType as T;
     // SAFETY: the caller's promise is handed on.
     unsafe {
         match call.matrix.kind {
-            T::F32 | T::F16 | T::BF16 => tile_of::<Floats>(call, tile, scratch, out, at),
-            T::Q4_0 => tile_of::<Q4_0>(call, tile, scratch, out, at),
-            T::Q4_1 => tile_of::<Q4_1>(call, tile, scratch, out, at),
-            T::Q5_0 => tile_of::<Q5_0>(call, tile, scratch, out, at),
-            T::Q5_1 => tile_of::<Q5_1>(call, tile, scratch, out, at),
-            T::Q8_0 => tile_of::<Q8_0>(call, tile, scratch, out, at),
-            T::Q2_K => tile_of::<Q2_K>(call, tile, scratch, out, at),
-            T::Q3_K => tile_of::<Q3_K>(call, tile, scratch, out, at),
-            T::Q4_K => tile_of::<Q4_K>(call, tile, scratch, out, at),
-            T::Q5_K => tile_of::<Q5_K>(call, tile, scratch, out, at),
-            T::Q6_K => tile_of::<Q6_K>(call, tile, scratch, out, at),
-            T::IQ4_NL => tile_of::<IQ4_NL>(call, tile, scratch, out, at),
-            T::IQ4_XS => tile_of::<IQ4_XS>(call, tile, scratch, out, at),
+            T::F32 | T::F16 | T::BF16 => group_of::<Floats>(call, tiles, scratch, out),
+            T::Q4_0 => group_of::<Q4_0>(call, tiles, scratch, out),
+            T::Q4_1 => group_of::<Q4_1>(call, tiles, scratch, out),
+            T::Q5_0 => group_of::<Q5_0>(call, tiles, scratch, out),
+            T::Q5_1 => group_of::<Q5_1>(call, tiles, scratch, out),
+            T::Q8_0 => group_of::<Q8_0>(call, tiles, scratch, out),
+            T::Q2_K => group_of::<Q2_K>(call, tiles, scratch, out),
+            T::Q3_K => group_of::<Q3_K>(call, tiles, scratch, out),
+            T::Q4_K => group_of::<Q4_K>(call, tiles, scratch, out),
+            T::Q5_K => group_of::<Q5_K>(call, tiles, scratch, out),
+            T::Q6_K => group_of::<Q6_K>(call, tiles, scratch, out),
+            T::IQ4_NL => group_of::<IQ4_NL>(call, tiles, scratch, out),
+            T::IQ4_XS => group_of::<IQ4_XS>(call, tiles, scratch, out),
         }
     }
 }
 
 #[target_feature(enable = "avx2")]
-unsafe fn tile_of<F: Format>(
+unsafe fn group_of<F: Format>(
     call: &Call,
-    tile: usize,
+    tiles: Range<usize>,
     scratch: &mut Scratch,
     out: &mut [Group],
-    at: usize,
 ) {
-    let units = call.matrix.tile(tile);
-    // SAFETY: a tile holds `units()` whole units; the activations are as wide as they are
-    // (checked by `Kernels::group`), rounded up to 64 columns.
-    unsafe {
-        if out.len() < PANEL_MIN {
-            let source = format::Packed::<F>::new(units);
-            run(call, tile, source, out, at);
-        } else {
-            panel::unpack::<F>(units, &mut scratch.panel);
-            let source = panel::Panel::<F>::new(&scratch.panel, units.len() / F::LAYOUT.bytes);
-            run(call, tile, source, out, at);
+    let first = tiles.start;
+    for tile in tiles {
+        let units = call.matrix.tile(tile);
+        let at = (tile - first) * TILE;
+        // SAFETY: a tile holds `units()` whole units; the activations are as wide as they are
+        // (checked by `Kernels::group`), rounded up to 64 columns.
+        unsafe {
+            if out.len() < PANEL_MIN {
+                let source = format::Packed::<F>::new(units);
+                some::<_, 1>(call, tile, source, 0, out, at);
+            } else {
+                panel::unpack::<F>(units, &mut scratch.panel);
+                let source = panel::Panel::<F>::new(&scratch.panel, units.len() / F::LAYOUT.bytes);
+                run(call, tile, source, out, at);
+            }
         }
     }
 }
 
 /// Four tokens at a time, then what is left.
-#[target_feature(enable = "avx2")]
+#[inline(always)]
 unsafe fn run<S: Source>(call: &Call, tile: usize, source: S, out: &mut [Group], at: usize) {
     let mut i = 0;
     // SAFETY: tokens `start + i..start + i + N` exist in the activations.
@@ -75,16 +80,14 @@ unsafe fn run<S: Source>(call: &Call, tile: usize, source: S, out: &mut [Group],
             some::<S, 4>(call, tile, source, i, out, at);
             i += 4;
         }
-        match out.len() - i {
-            1 => some::<S, 1>(call, tile, source, i, out, at),
-            2 => some::<S, 2>(call, tile, source, i, out, at),
-            3 => some::<S, 3>(call, tile, source, i, out, at),
-            _ => {}
+        while i < out.len() {
+            some::<S, 1>(call, tile, source, i, out, at);
+            i += 1;
         }
     }
 }
 
-#[target_feature(enable = "avx2")]
+#[inline(always)]
 unsafe fn some<S: Source, const N: usize>(
     call: &Call,
     tile: usize,

@@ -1,6 +1,8 @@
 //! Plain Rust over tiles: each block of eight rows is unpacked once and meets all tokens.
 
-use super::{Call, Group, Scratch};
+use std::ops::Range;
+
+use super::{Call, Group};
 use crate::matrix::{Family, TILE, scales, vectors, words};
 use crate::numeric::bits::mul_q15;
 use crate::numeric::matmul::Sums;
@@ -8,7 +10,13 @@ use crate::numeric::matmul::Sums;
 /// Tokens whose sums are kept at once.
 const TOKENS: usize = 64;
 
-pub fn tile(call: &Call, tile: usize, _: &mut Scratch, out: &mut [Group], at: usize) {
+pub fn group(call: &Call, tiles: Range<usize>, out: &mut [Group]) {
+    for tile in tiles.clone() {
+        one_tile(call, tile, out, (tile - tiles.start) * TILE);
+    }
+}
+
+fn one_tile(call: &Call, tile: usize, out: &mut [Group], at: usize) {
     let (exponents, min_exponents) = call.matrix.tile_exponents(tile);
     let rows = call.matrix.rows - tile * TILE;
     for first in (0..out.len()).step_by(TOKENS) {

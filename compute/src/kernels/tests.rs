@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::gguf::TensorType;
+use crate::matrix::TILE;
 use crate::matrix::{Arena, Exponents, Layout, pack_tile};
 use crate::numeric::block::{Blocks, BlocksMut, GROUP, encode};
 use crate::numeric::scalar::Factor;

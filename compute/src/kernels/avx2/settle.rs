@@ -10,7 +10,7 @@ use crate::numeric::matmul::Unit;
 ///
 /// # Safety
 /// AVX2.
-#[target_feature(enable = "avx2")]
+#[inline(always)]
 pub unsafe fn settle(
     sums: &Sums,
     unit: &Unit,

@@ -41,34 +41,30 @@ impl Limbs {
         }
     }
 
-    #[inline(always)]
-    unsafe fn sub(&mut self, x: __m256i) {
-        // SAFETY: AVX2, by the callers' promise.
-        unsafe {
-            self.low = _mm256_sub_epi32(self.low, x);
-            self.high = _mm256_sub_epi32(self.high, _mm256_srai_epi32(x, 16));
-        }
-    }
-
-    /// The exact sums. With n terms added and m subtracted the low halves add up to something in
-    /// `[-65535 m, 65535 n]`; up to 16,384 of each (a row has at most 3,328 terms of one kind)
-    /// that is below 2^30 in magnitude, so its wrapped value is its value.
+    /// The exact sums. The lower halves of n terms add up to something in `[0, 65535 n]`; a row has
+    /// at most 3,328 terms of one kind, so that is below 2^28, and its wrapped value is its value.
     #[inline(always)]
     unsafe fn total(self) -> Wide {
         // SAFETY: AVX2, by the callers' promise.
         unsafe {
             let rest = _mm256_sub_epi32(self.low, _mm256_slli_epi32(self.high, 16));
-            let whole = |high: __m128i, rest: __m128i| {
-                _mm256_add_epi64(
-                    _mm256_slli_epi64(_mm256_cvtepi32_epi64(high), 16),
-                    _mm256_cvtepi32_epi64(rest),
-                )
-            };
             [
-                whole(_mm256_castsi256_si128(self.high), _mm256_castsi256_si128(rest)),
-                whole(_mm256_extracti128_si256(self.high, 1), _mm256_extracti128_si256(rest, 1)),
+                join_limbs(_mm256_castsi256_si128(self.high), _mm256_castsi256_si128(rest)),
+                join_limbs(
+                    _mm256_extracti128_si256(self.high, 1),
+                    _mm256_extracti128_si256(rest, 1),
+                ),
             ]
         }
+    }
+}
+
+#[inline(always)]
+unsafe fn join_limbs(high: __m128i, rest: __m128i) -> __m256i {
+    // SAFETY: AVX2, by the callers' promise.
+    unsafe {
+        let high = _mm256_slli_epi64(_mm256_cvtepi32_epi64(high), 16);
+        _mm256_add_epi64(high, _mm256_cvtepi32_epi64(rest))
     }
 }
 
@@ -104,6 +100,39 @@ impl Longs {
     }
 }
 
+/// Totals of all tokens. A loop and not `map`: a closure handed to the library would not be compiled
+/// for AVX2, and each intrinsic in it would become a call.
+macro_rules! totals {
+    ($dots:ident, $n:ident) => {{
+        let mut all = [[_mm256_setzero_si256(); 2]; $n];
+        for n in 0..$n {
+            all[n] = $dots[n].total();
+        }
+        all
+    }};
+}
+
+/// Runs `body` for every block, `step` at a time, with the block's number within its step written
+/// out as a constant: so the compiler knows which nibble, bit or byte of a unit it is about.
+macro_rules! each_block {
+    ($source:ident, $blocks:ident, ($first:ident, $b:ident) => $body:block) => {
+        let mut $first = 0;
+        while $first < $blocks {
+            each_block!(@ $b $body 0 1);
+            if $source::STEP == 4 {
+                each_block!(@ $b $body 2 3);
+            }
+            $first += $source::STEP;
+        }
+    };
+    (@ $b:ident $body:block $($n:literal)*) => {
+        $({
+            let $b: usize = $n;
+            $body
+        })*
+    };
+}
+
 /// Where one token's numbers begin.
 #[derive(Clone, Copy)]
 struct Vector {
@@ -116,6 +145,7 @@ struct Vector {
 }
 
 impl Vector {
+    #[inline(always)]
     fn new(x: &Activations, token: usize) -> Self {
         let width = x.width;
         Self {
@@ -143,33 +173,6 @@ unsafe fn two(at: *const i16) -> __m256i {
     unsafe { _mm256_set1_epi32(at.cast::<i32>().read_unaligned()) }
 }
 
-/// The first or second of each pair, widened to 32 bits.
-#[inline(always)]
-unsafe fn one_of(pair: __m256i, which: usize) -> __m256i {
-    // SAFETY: AVX2, by the callers' promise.
-    unsafe {
-        let pair = if which == 0 { _mm256_slli_epi32(pair, 16) } else { pair };
-        _mm256_srai_epi32(pair, 16)
-    }
-}
-
-/// The first or second of each pair, in both places.
-#[inline(always)]
-unsafe fn both(pair: __m256i, which: usize) -> __m256i {
-    // SAFETY: AVX2, by the callers' promise.
-    unsafe {
-        let first = _mm256_setr_epi8(
-            0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13, 0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9,
-            12, 13, 12, 13,
-        );
-        let second = _mm256_setr_epi8(
-            2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15, 2, 3, 2, 3, 6, 7, 6, 7, 10, 11,
-            10, 11, 14, 15, 14, 15,
-        );
-        _mm256_shuffle_epi8(pair, if which == 0 { first } else { second })
-    }
-}
-
 /// Adds neighbouring 16-bit sums.
 #[inline(always)]
 unsafe fn join(x: __m256i) -> __m256i {
@@ -188,65 +191,109 @@ pub unsafe fn of<S: Source, const N: usize>(
     x: &Activations,
     first: usize,
 ) -> [Sums; N] {
-    let v: [Vector; N] = std::array::from_fn(|n| Vector::new(x, first + n));
+    let mut v = [Vector::new(x, first); N];
+    for n in 1..N {
+        v[n] = Vector::new(x, first + n);
+    }
     // SAFETY: the caller's promise is handed on.
     unsafe {
-        let mut mins = [Limbs::zero(); N];
         let dots = match S::F::LAYOUT.family {
-            Family::Small => small::<S, N>(source, blocks, &v, &mut mins),
-            Family::Centred => centred::<S, N>(source, blocks, &v, &mut mins),
-            Family::Split => split::<S, N>(source, blocks, &v, &mut mins),
+            Family::Small => small::<S, N>(source, blocks, &v),
+            Family::Centred => centred::<S, N>(source, blocks, &v),
+            Family::Split => split::<S, N>(source, blocks, &v),
             Family::Signed => signed::<S, N>(source, blocks, &v),
-            Family::Half => half::<S, N>(source, blocks, &v, &mut mins),
+            Family::Half => half::<S, N>(source, blocks, &v),
             Family::Wide => wide::<S, N>(source, blocks, &v),
         };
-        std::array::from_fn(|n| Sums { dot: dots[n], min: mins[n].total() })
+        let mut sums =
+            [Sums { dot: [_mm256_setzero_si256(); 2], min: [_mm256_setzero_si256(); 2] }; N];
+        for n in 0..N {
+            sums[n].dot = dots[n];
+        }
+        if S::F::LAYOUT.m != 0 {
+            let mins = minima(source, blocks, &v);
+            for n in 0..N {
+                sums[n].min = mins[n].total();
+            }
+        }
+        sums
     }
 }
 
-/// Scales of pair `pair` for every token, and the minima's part of the sums.
+/// The product of a block's (or half block's) scale with every token's, each in both halves of a
+/// row's lane.
 #[inline(always)]
-unsafe fn pair_scales<S: Source, const N: usize>(
+unsafe fn scales<S: Source, const N: usize>(
     source: S,
-    pair: usize,
+    (first, b): (usize, usize),
+    half: usize,
     v: &[Vector; N],
-    mins: &mut [Limbs; N],
 ) -> [__m256i; N] {
-    // SAFETY: the pair exists, in the source and in the tokens.
+    // SAFETY: the block exists, in the source and in the tokens.
     unsafe {
-        let (s, m) = source.scales(pair);
-        if S::F::LAYOUT.m != 0 {
-            for n in 0..N {
-                let t = if S::F::PAIR == 64 { v[n].t } else { v[n].half_t };
-                mins[n].add(_mm256_madd_epi16(m, two(t.add(2 * pair))));
-            }
+        let s = source.scale(first, b, half);
+        let mut scaled = [s; N];
+        for n in 0..N {
+            scaled[n] = _mm256_mulhrs_epi16(s, _mm256_set1_epi16(*v[n].a.add(first + b)));
         }
-        std::array::from_fn(|n| {
-            let a = if S::F::PAIR == 64 {
-                two(v[n].a.add(2 * pair))
-            } else {
-                _mm256_set1_epi16(*v[n].a.add(pair))
-            };
-            _mm256_mulhrs_epi16(s, a)
-        })
+        scaled
     }
+}
+
+/// The minima's part of the sums. Separate from the dots, so that neither runs out of registers.
+#[inline(always)]
+unsafe fn minima<S: Source, const N: usize>(
+    source: S,
+    blocks: usize,
+    v: &[Vector; N],
+) -> [Limbs; N] {
+    // SAFETY: the pairs exist, in the source and in the tokens.
+    unsafe {
+        let mut sums = [Limbs::zero(); N];
+        each_block!(S, blocks, (first, b) => {
+            // A pair is two blocks, or the halves of one.
+            if S::F::PAIR == 32 || b.is_multiple_of(2) {
+                let m = source.mins(first, b);
+                for n in 0..N {
+                    let t = if S::F::PAIR == 64 {
+                        v[n].t.add(first + b)
+                    } else {
+                        v[n].half_t.add(2 * (first + b))
+                    };
+                    sums[n].add(_mm256_madd_epi16(m, two(t)));
+                }
+            }
+        });
+        sums
+    }
+}
+
+/// The upper half of each lane, with its sign.
+#[inline(always)]
+unsafe fn single(both: __m256i) -> __m256i {
+    // SAFETY: AVX2, by the callers' promise.
+    unsafe { _mm256_srai_epi32(both, 16) }
 }
 
 /// Adds the products of registers `from..to` of a block to 16-bit sums.
 #[inline(always)]
 unsafe fn products<S: Source, const N: usize>(
     source: S,
-    block: usize,
+    (first, b): (usize, usize),
     (from, to): (usize, usize),
     v: &[Vector; N],
 ) -> [__m256i; N] {
     // SAFETY: the block exists, in the source and in the tokens.
     unsafe {
         let mut sums = [_mm256_setzero_si256(); N];
+        if from == 0 {
+            source.ahead(first, b);
+        }
         for k in from..to {
-            let codes = source.codes(block, k);
+            let codes = source.codes(first, b, k);
             for n in 0..N {
-                let product = _mm256_maddubs_epi16(codes, v[n].four(32 * block + 4 * k));
+                let four = v[n].four(32 * (first + b) + 4 * k);
+                let product = _mm256_maddubs_epi16(codes, four);
                 sums[n] = _mm256_add_epi16(sums[n], product);
             }
         }
@@ -256,32 +303,25 @@ unsafe fn products<S: Source, const N: usize>(
 
 /// 15 * 127 * 16 = 30,480 fits 16 bits; twice that times 32,767 fits 32.
 #[inline(always)]
-unsafe fn small<S: Source, const N: usize>(
-    source: S,
-    blocks: usize,
-    v: &[Vector; N],
-    mins: &mut [Limbs; N],
-) -> [Wide; N] {
+unsafe fn small<S: Source, const N: usize>(source: S, blocks: usize, v: &[Vector; N]) -> [Wide; N] {
     // SAFETY: the caller's promise is handed on.
     unsafe {
         let mut dots = [Limbs::zero(); N];
-        for pair in 0..blocks / 2 {
-            let s = pair_scales(source, pair, v, mins);
-            if S::F::LAYOUT.centre != 0 {
-                // 8 times both blocks' sums times their scales: 2 * 32,512 * 32,767 at most.
-                for n in 0..N {
-                    let centre = _mm256_madd_epi16(s[n], two(v[n].sums.add(2 * pair)));
-                    dots[n].sub(_mm256_slli_epi32(centre, 3));
+        each_block!(S, blocks, (first, b) => {
+            let sums = products(source, (first, b), (0, 8), v);
+            let s = scales(source, (first, b), 0, v);
+            for n in 0..N {
+                let mut sum = sums[n];
+                if S::F::LAYOUT.centre != 0 {
+                    // Half of 8 times the block's sum from each lane of a row's two. A lane with
+                    // 16 products then holds at most (15 - 4) * 127 * 16 + 4 * 127 * 16 = 30,480.
+                    let centre = _mm256_set1_epi16(*v[n].sums.add(first + b));
+                    sum = _mm256_sub_epi16(sum, _mm256_slli_epi16(centre, 2));
                 }
+                dots[n].add(_mm256_madd_epi16(sum, s[n]));
             }
-            for b in 0..2 {
-                let sums = products(source, 2 * pair + b, (0, 8), v);
-                for n in 0..N {
-                    dots[n].add(_mm256_madd_epi16(sums[n], both(s[n], b)));
-                }
-            }
-        }
-        dots.map(|d| d.total())
+        });
+        totals!(dots, N)
     }
 }
 
@@ -292,53 +332,41 @@ unsafe fn centred<S: Source, const N: usize>(
     source: S,
     blocks: usize,
     v: &[Vector; N],
-    mins: &mut [Limbs; N],
 ) -> [Wide; N] {
     // SAFETY: the caller's promise is handed on.
     unsafe {
         let mut dots = [Limbs::zero(); N];
-        for pair in 0..blocks / 2 {
-            let s = pair_scales(source, pair, v, mins);
-            for b in 0..2 {
-                let block = 2 * pair + b;
-                let first = products(source, block, (0, 4), v);
-                let second = products(source, block, (4, 8), v);
-                for n in 0..N {
-                    let sum = i32::from(*v[n].sums.add(block)) << 4;
-                    let dot = _mm256_add_epi32(join(first[n]), join(second[n]));
-                    let dot = _mm256_sub_epi32(dot, _mm256_set1_epi32(sum));
-                    dots[n].add(_mm256_mullo_epi32(dot, one_of(s[n], b)));
-                }
+        each_block!(S, blocks, (first, b) => {
+            let early = products(source, (first, b), (0, 4), v);
+            let late = products(source, (first, b), (4, 8), v);
+            let s = scales(source, (first, b), 0, v);
+            for n in 0..N {
+                let sum = i32::from(*v[n].sums.add(first + b)) << 4;
+                let dot = _mm256_add_epi32(join(early[n]), join(late[n]));
+                let dot = _mm256_sub_epi32(dot, _mm256_set1_epi32(sum));
+                dots[n].add(_mm256_mullo_epi32(dot, single(s[n])));
             }
-        }
-        dots.map(|d| d.total())
+        });
+        totals!(dots, N)
     }
 }
 
 /// Codes 0 to 31 with a minimum: each half's products (31,496 twice) times 32,767 fit 32 bits.
 #[inline(always)]
-unsafe fn split<S: Source, const N: usize>(
-    source: S,
-    blocks: usize,
-    v: &[Vector; N],
-    mins: &mut [Limbs; N],
-) -> [Wide; N] {
+unsafe fn split<S: Source, const N: usize>(source: S, blocks: usize, v: &[Vector; N]) -> [Wide; N] {
     // SAFETY: the caller's promise is handed on.
     unsafe {
         let mut dots = [Limbs::zero(); N];
-        for pair in 0..blocks / 2 {
-            let s = pair_scales(source, pair, v, mins);
-            for b in 0..2 {
-                let first = products(source, 2 * pair + b, (0, 4), v);
-                let second = products(source, 2 * pair + b, (4, 8), v);
-                for n in 0..N {
-                    let scale = both(s[n], b);
-                    dots[n].add(_mm256_madd_epi16(first[n], scale));
-                    dots[n].add(_mm256_madd_epi16(second[n], scale));
-                }
+        each_block!(S, blocks, (first, b) => {
+            let early = products(source, (first, b), (0, 4), v);
+            let late = products(source, (first, b), (4, 8), v);
+            let s = scales(source, (first, b), 0, v);
+            for n in 0..N {
+                dots[n].add(_mm256_madd_epi16(early[n], s[n]));
+                dots[n].add(_mm256_madd_epi16(late[n], s[n]));
             }
-        }
-        dots.map(|d| d.total())
+        });
+        totals!(dots, N)
     }
 }
 
@@ -353,57 +381,50 @@ unsafe fn signed<S: Source, const N: usize>(
     unsafe {
         let zero = _mm256_setzero_si256();
         let mut dots = [Longs { even: zero, odd: zero }; N];
-        for pair in 0..blocks / 2 {
-            let s = pair_scales(source, pair, v, &mut [Limbs::zero(); N]);
-            for b in 0..2 {
-                let block = 2 * pair + b;
-                let mut dot = [zero; N];
-                for k in 0..8 {
-                    let codes = source.codes(block, k);
-                    let size = _mm256_abs_epi8(codes);
-                    for n in 0..N {
-                        let x = _mm256_sign_epi8(v[n].four(32 * block + 4 * k), codes);
-                        dot[n] = _mm256_add_epi32(dot[n], join(_mm256_maddubs_epi16(size, x)));
-                    }
-                }
+        each_block!(S, blocks, (first, b) => {
+            let mut dot = [zero; N];
+            source.ahead(first, b);
+            for k in 0..8 {
+                let codes = source.codes(first, b, k);
+                let size = _mm256_abs_epi8(codes);
                 for n in 0..N {
-                    dots[n].add_product(dot[n], one_of(s[n], b));
+                    let x = _mm256_sign_epi8(v[n].four(32 * (first + b) + 4 * k), codes);
+                    dot[n] = _mm256_add_epi32(dot[n], join(_mm256_maddubs_epi16(size, x)));
                 }
             }
-        }
-        dots.map(|d| d.total())
+            let s = scales(source, (first, b), 0, v);
+            for n in 0..N {
+                dots[n].add_product(dot[n], single(s[n]));
+            }
+        });
+        totals!(dots, N)
     }
 }
 
 /// Codes 0 to 63 around 32 (or less), a scale for each 16: four products of pairs would pass 16
 /// bits, two do not (32,004); a centred half block's dot (65,024) times 32,767 fits 32.
 #[inline(always)]
-unsafe fn half<S: Source, const N: usize>(
-    source: S,
-    blocks: usize,
-    v: &[Vector; N],
-    mins: &mut [Limbs; N],
-) -> [Wide; N] {
+unsafe fn half<S: Source, const N: usize>(source: S, blocks: usize, v: &[Vector; N]) -> [Wide; N] {
     // SAFETY: the caller's promise is handed on.
     unsafe {
         let mut dots = [Limbs::zero(); N];
-        for block in 0..blocks {
-            let s = pair_scales(source, block, v, mins);
+        each_block!(S, blocks, (first, b) => {
             for h in 0..2 {
-                let first = products(source, block, (4 * h, 4 * h + 2), v);
-                let second = products(source, block, (4 * h + 2, 4 * h + 4), v);
+                let early = products(source, (first, b), (4 * h, 4 * h + 2), v);
+                let late = products(source, (first, b), (4 * h + 2, 4 * h + 4), v);
+                let s = scales(source, (first, b), h, v);
                 for n in 0..N {
-                    let mut dot = _mm256_add_epi32(join(first[n]), join(second[n]));
+                    let mut dot = _mm256_add_epi32(join(early[n]), join(late[n]));
                     if S::F::LAYOUT.centre != 0 {
-                        let sum = i32::from(*v[n].half_sums.add(2 * block + h));
+                        let sum = i32::from(*v[n].half_sums.add(2 * (first + b) + h));
                         let centre = _mm256_set1_epi32(sum * S::F::LAYOUT.centre);
                         dot = _mm256_sub_epi32(dot, centre);
                     }
-                    dots[n].add(_mm256_mullo_epi32(dot, one_of(s[n], h)));
+                    dots[n].add(_mm256_mullo_epi32(dot, single(s[n])));
                 }
             }
-        }
-        dots.map(|d| d.total())
+        });
+        totals!(dots, N)
     }
 }
 
@@ -414,26 +435,26 @@ unsafe fn wide<S: Source, const N: usize>(source: S, blocks: usize, v: &[Vector;
     unsafe {
         let zero = _mm256_setzero_si256();
         let mut dots = [Longs { even: zero, odd: zero }; N];
-        for pair in 0..blocks / 2 {
-            let s = pair_scales(source, pair, v, &mut [Limbs::zero(); N]);
-            for b in 0..2 {
-                let block = 2 * pair + b;
-                let x: [[i16; 32]; N] = std::array::from_fn(|n| {
-                    std::array::from_fn(|i| i16::from(*v[n].q.add(32 * block + i)))
-                });
-                let mut dot = [zero; N];
-                for k in 0..16 {
-                    let codes = source.codes(block, k);
-                    for n in 0..N {
-                        let product = _mm256_madd_epi16(codes, two(x[n].as_ptr().add(2 * k)));
-                        dot[n] = _mm256_add_epi32(dot[n], product);
-                    }
-                }
-                for n in 0..N {
-                    dots[n].add_product(dot[n], one_of(s[n], b));
+        each_block!(S, blocks, (first, b) => {
+            let mut x = [[0i16; 32]; N];
+            for n in 0..N {
+                for i in 0..32 {
+                    x[n][i] = i16::from(*v[n].q.add(32 * (first + b) + i));
                 }
             }
-        }
-        dots.map(|d| d.total())
+            let mut dot = [zero; N];
+            for k in 0..16 {
+                let codes = source.codes(first, b, k);
+                for n in 0..N {
+                    let product = _mm256_madd_epi16(codes, two(x[n].as_ptr().add(2 * k)));
+                    dot[n] = _mm256_add_epi32(dot[n], product);
+                }
+            }
+            let s = scales(source, (first, b), 0, v);
+            for n in 0..N {
+                dots[n].add_product(dot[n], single(s[n]));
+            }
+        });
+        totals!(dots, N)
     }
 }
