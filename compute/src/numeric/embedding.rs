@@ -13,7 +13,7 @@ pub fn embed(row: &Row, out: &mut BlocksMut) {
     for g in 0..row.q.len() / GROUP {
         let z: [i64; GROUP] = std::array::from_fn(|i| {
             let at = g * GROUP + i;
-            let part = |x: i64, e: i32| round_shift(127 * x << SPARE, (top - e) as u32);
+            let part = |x: i64, e: i32| round_shift((127 * x) << SPARE, (top - e) as u32);
             let dot = i64::from(row.scales[at / row.span]) * i64::from(row.q[at]);
             let min = row.mins.get(at / row.span).map_or(0, |&m| i64::from(m));
             part(dot, row.exponent) + part(min, row.min_exponent)

@@ -221,10 +221,10 @@ unsafe fn exp2_negative(t: __m256i) -> __m256i {
     unsafe {
         let f = _mm256_and_si256(t, _mm256_set1_epi32(0xffff));
         // Upper halves of lanes are 0, so 16-bit products of lower halves are all there is.
-        let step =
-            |c: i32, t: __m256i| _mm256_sub_epi32(_mm256_set1_epi32(c), _mm256_mulhi_epu16(f, t));
-        let t3 = step(3443, _mm256_set1_epi32(428));
-        let part = step(65535, step(45410, step(15658, t3)));
+        let mut part = _mm256_set1_epi32(428);
+        for c in [3443, 15658, 45410, 65535] {
+            part = _mm256_sub_epi32(_mm256_set1_epi32(c), _mm256_mulhi_epu16(f, part));
+        }
         _mm256_srlv_epi32(_mm256_slli_epi32(part, 8), _mm256_srli_epi32(t, 16))
     }
 }
@@ -256,14 +256,12 @@ unsafe fn values<const N: usize>(
                 let (mut upper, mut lower) = ([[zero; 2]; N], [[zero; 2]; N]);
                 for i in (start..end).step_by(2) {
                     let at = cache.values.as_ptr().add((begin + i) * head + 2 * d);
-                    let v =
-                        [0, 16].map(|o| _mm256_cvtepi8_epi16(_mm_loadu_si128(at.add(o).cast())));
+                    let v = [
+                        _mm256_cvtepi8_epi16(_mm_loadu_si128(at.cast())),
+                        _mm256_cvtepi8_epi16(_mm_loadu_si128(at.add(16).cast())),
+                    ];
                     for n in 0..N {
-                        let two = |w: &[i16]| {
-                            let at = w.as_ptr().add(n * count + i).cast::<i32>();
-                            _mm256_set1_epi32(at.read_unaligned())
-                        };
-                        let (h, l) = (two(high), two(low));
+                        let (h, l) = (two(high, n * count + i), two(low, n * count + i));
                         for x in 0..2 {
                             let product = _mm256_madd_epi16(v[x], h);
                             upper[n][x] = _mm256_add_epi32(upper[n][x], product);

@@ -42,35 +42,38 @@ formats!(
     IQ4_XS = IQ4_XS
 );
 
-/// Where a kernel takes codes and scales from. Indices count from the tile's first column.
+/// Where a kernel takes codes and scales from. A block is given as `first + b`: `first` is a multiple
+/// of `STEP`, and `b`, below it, is known when compiling.
 pub trait Source: Copy {
     /// What they are.
     type F: Format;
+    /// Blocks that a kernel takes together: 2 or 4.
+    const STEP: usize;
     /// The scale of a block, or of one half of it for [`Family::Half`], twice for each row.
     ///
     /// # Safety
     /// AVX2; the block exists.
-    unsafe fn scale(self, block: usize, half: usize) -> __m256i;
-    /// The minima of a pair, `[8 rows][2]` of 16 bits.
+    unsafe fn scale(self, first: usize, b: usize, half: usize) -> __m256i;
+    /// The minima of the pair that begins with a block, `[8 rows][2]` of 16 bits.
     ///
     /// # Safety
     /// AVX2; the pair exists.
-    unsafe fn mins(self, pair: usize) -> __m256i;
+    unsafe fn mins(self, first: usize, b: usize) -> __m256i;
     /// Asks for memory that will be read some blocks after this one.
     ///
     /// # Safety
     /// Always safe to call: an address that is not mapped is ignored.
-    unsafe fn ahead(self, _block: usize) {}
+    unsafe fn ahead(self, _first: usize, _b: usize) {}
     /// The codes of a block: eight registers, or sixteen of 16 bits for [`Family::Wide`].
     ///
     /// # Safety
     /// AVX2; the block exists and `k` is below 8 (16).
-    unsafe fn codes(self, block: usize, k: usize) -> __m256i;
+    unsafe fn codes(self, first: usize, b: usize, k: usize) -> __m256i;
 }
 
 /// How far ahead of its use memory is asked for, bytes: the processor's own prefetchers stop at the
 /// end of each page.
-const AHEAD: usize = 2_048;
+const AHEAD: usize = 3_072;
 
 /// A tile as it lies in memory.
 #[derive(Clone, Copy)]
@@ -85,32 +88,46 @@ impl<'a, F: Format> Packed<'a, F> {
     }
 }
 
+impl<F: Format> Packed<'_, F> {
+    /// The unit that holds block `first`.
+    #[inline(always)]
+    fn unit(self, first: usize) -> *const u8 {
+        self.units.wrapping_add(first / (F::LAYOUT.columns / 32) * F::LAYOUT.bytes)
+    }
+
+    /// The number of block `first` in its unit.
+    #[inline(always)]
+    fn inside(self, first: usize) -> usize {
+        first % (F::LAYOUT.columns / 32)
+    }
+}
+
 impl<F: Format> Source for Packed<'_, F> {
     type F = F;
+    // Few enough to keep the loop short, so that prefetches spread over it; enough for the position
+    // of a code's bits to be known when compiling (Q5_K's fifth bit is the exception).
+    const STEP: usize = if matches!(F::LAYOUT.family, Family::Half) { 4 } else { 2 };
 
     #[inline(always)]
-    unsafe fn scale(self, block: usize, half: usize) -> __m256i {
-        let per_unit = F::LAYOUT.columns / F::PAIR;
-        let (pair, which) = if F::PAIR == 64 { (block / 2, block % 2) } else { (block, half) };
+    unsafe fn scale(self, first: usize, b: usize, half: usize) -> __m256i {
+        let block = self.inside(first) + b;
+        let (pair, which) = if F::PAIR == 64 { (block / 2, b % 2) } else { (block, half) };
         // SAFETY: the pair lies in the tile.
-        unsafe {
-            let unit = self.units.add(pair / per_unit * F::LAYOUT.bytes);
-            both(scales::<F>(unit, pair % per_unit), which)
-        }
+        unsafe { both(scales::<F>(self.unit(first), pair), which) }
     }
 
     #[inline(always)]
-    unsafe fn mins(self, pair: usize) -> __m256i {
-        let per_unit = F::LAYOUT.columns / F::PAIR;
+    unsafe fn mins(self, first: usize, b: usize) -> __m256i {
+        let block = self.inside(first) + b;
         // SAFETY: the pair lies in the tile.
-        unsafe { mins::<F>(self.units.add(pair / per_unit * F::LAYOUT.bytes), pair % per_unit) }
+        unsafe { mins::<F>(self.unit(first), if F::PAIR == 64 { block / 2 } else { block }) }
     }
 
     #[inline(always)]
-    unsafe fn ahead(self, block: usize) {
+    unsafe fn ahead(self, first: usize, b: usize) {
         // A block's share of a unit, whole lines; each line is asked for about once.
         let share = F::LAYOUT.bytes * 32 / F::LAYOUT.columns;
-        let at = self.units.wrapping_add(block * share + AHEAD);
+        let at = self.unit(first).wrapping_add((self.inside(first) + b) * share + AHEAD);
         // SAFETY: a prefetch of any address has no effect but on speed.
         unsafe {
             for line in 0..share.div_ceil(64) {
@@ -120,12 +137,9 @@ impl<F: Format> Source for Packed<'_, F> {
     }
 
     #[inline(always)]
-    unsafe fn codes(self, block: usize, k: usize) -> __m256i {
-        let per_unit = F::LAYOUT.columns / 32;
+    unsafe fn codes(self, first: usize, b: usize, k: usize) -> __m256i {
         // SAFETY: the block lies in the tile.
-        unsafe {
-            codes::<F>(self.units.add(block / per_unit * F::LAYOUT.bytes), block % per_unit, k)
-        }
+        unsafe { codes::<F>(self.unit(first), self.inside(first), b, k) }
     }
 }
 
@@ -217,14 +231,16 @@ unsafe fn twice(at: *const u8) -> __m256i {
     }
 }
 
-/// Register `k` of block `block` of a unit.
+/// Register `k` of block `first + b` of a unit, `first` a multiple of 4 for [`Family::Half`] and of
+/// 2 for others.
 ///
 /// # Safety
 /// AVX2; `unit` points at a whole unit.
 #[inline(always)]
-pub unsafe fn codes<F: Format>(unit: *const u8, block: usize, k: usize) -> __m256i {
+pub unsafe fn codes<F: Format>(unit: *const u8, first: usize, b: usize, k: usize) -> __m256i {
     use TensorType::*;
     let l = F::LAYOUT;
+    let block = first + b;
     // SAFETY: all offsets lie inside a unit, by `Layout`.
     unsafe {
         let low = |w: usize| load(unit.add(l.low + 32 * w));
@@ -242,23 +258,27 @@ pub unsafe fn codes<F: Format>(unit: *const u8, block: usize, k: usize) -> __m25
                     _mm256_broadcastsi128_si256(_mm_loadu_si128(IQ4_VALUES.as_ptr().cast()));
                 _mm256_shuffle_epi8(table, nibble(low(4 * block + k % 4), k / 4))
             }
-            Q4_K => nibble(low(8 * (block / 2) + k), block % 2),
+            Q4_K => nibble(low(8 * (first / 2 + b / 2) + k), b % 2),
             Q5_K => {
-                let four = nibble(low(8 * (block / 2) + k), block % 2);
-                _mm256_or_si256(four, bit_to::<0x10>(high(k), block, 4))
+                let four = nibble(low(8 * (first / 2 + b / 2) + k), b % 2);
+                let down = _mm_cvtsi32_si128(block as i32);
+                let fifth = _mm256_and_si256(_mm256_srl_epi16(high(k), down), _mm256_set1_epi8(1));
+                _mm256_or_si256(four, _mm256_slli_epi16(fifth, 4))
             }
             Q6_K => {
-                let (half, quarter) = (block / 4, block % 4);
+                let (half, quarter) = (first / 4, b % 4);
                 let four = nibble(low(16 * half + 8 * (quarter % 2) + k), quarter / 2);
                 _mm256_or_si256(four, bit_to::<0x30>(high(8 * half + k), 2 * quarter, 4))
             }
             Q3_K | Q2_K => {
-                let (half, quarter) = (block / 4, block % 4);
+                let (half, quarter) = (first / 4, b % 4);
                 let two = bit_to::<3>(low(8 * half + k), 2 * quarter, 0);
                 if l.high == 0 {
                     return two;
                 }
-                _mm256_or_si256(two, bit_to::<4>(high(k), block, 2))
+                let down = _mm_cvtsi32_si128(block as i32);
+                let third = _mm256_and_si256(_mm256_srl_epi16(high(k), down), _mm256_set1_epi8(1));
+                _mm256_or_si256(two, _mm256_slli_epi16(third, 2))
             }
         }
     }
@@ -279,6 +299,7 @@ unsafe fn nibble(x: __m256i, which: usize) -> __m256i {
 unsafe fn bit_to<const MASK: i8>(x: __m256i, from: usize, to: usize) -> __m256i {
     // SAFETY: AVX2, by the callers' promise.
     unsafe {
+        // Shifts by constants, once this is inlined where `from` and `to` are known.
         let moved = if from > to {
             _mm256_srl_epi16(x, _mm_cvtsi32_si128((from - to) as i32))
         } else {

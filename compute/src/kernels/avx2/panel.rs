@@ -39,7 +39,10 @@ pub unsafe fn unpack<F: Format>(units: &[u8], panel: &mut Vec<u8>) {
             for block in 0..blocks {
                 for k in 0..registers::<F>() {
                     let at = (u * blocks + block) * registers::<F>() + k;
-                    _mm256_storeu_si256(codes_at.add(at), codes::<F>(unit, block, k));
+                    _mm256_storeu_si256(
+                        codes_at.add(at),
+                        codes::<F>(unit, block & !3, block & 3, k),
+                    );
                 }
             }
             for pair in 0..pairs {
@@ -81,22 +84,25 @@ impl<'a, F: Format> Panel<'a, F> {
 
 impl<F: Format> Source for Panel<'_, F> {
     type F = F;
+    const STEP: usize = 2;
 
     #[inline(always)]
-    unsafe fn scale(self, block: usize, half: usize) -> __m256i {
+    unsafe fn scale(self, first: usize, b: usize, half: usize) -> __m256i {
+        let at = (first + b) * scales_per_block::<F>() + half;
         // SAFETY: the block exists, so the place lies in the panel.
-        unsafe { _mm256_loadu_si256(self.scales.add(block * scales_per_block::<F>() + half)) }
+        unsafe { _mm256_loadu_si256(self.scales.add(at)) }
     }
 
     #[inline(always)]
-    unsafe fn mins(self, pair: usize) -> __m256i {
+    unsafe fn mins(self, first: usize, b: usize) -> __m256i {
+        let pair = if F::PAIR == 64 { (first + b) / 2 } else { first + b };
         // SAFETY: the pair exists, so the place lies in the panel.
         unsafe { _mm256_loadu_si256(self.mins.add(pair)) }
     }
 
     #[inline(always)]
-    unsafe fn codes(self, block: usize, k: usize) -> __m256i {
+    unsafe fn codes(self, first: usize, b: usize, k: usize) -> __m256i {
         // SAFETY: the block exists, so the place lies in the panel.
-        unsafe { _mm256_loadu_si256(self.codes.add(block * registers::<F>() + k)) }
+        unsafe { _mm256_loadu_si256(self.codes.add((first + b) * registers::<F>() + k)) }
     }
 }

@@ -112,6 +112,27 @@ macro_rules! totals {
     }};
 }
 
+/// Runs `body` for every block, `step` at a time, with the block's number within its step written
+/// out as a constant: so the compiler knows which nibble, bit or byte of a unit it is about.
+macro_rules! each_block {
+    ($source:ident, $blocks:ident, ($first:ident, $b:ident) => $body:block) => {
+        let mut $first = 0;
+        while $first < $blocks {
+            each_block!(@ $b $body 0 1);
+            if $source::STEP == 4 {
+                each_block!(@ $b $body 2 3);
+            }
+            $first += $source::STEP;
+        }
+    };
+    (@ $b:ident $body:block $($n:literal)*) => {
+        $({
+            let $b: usize = $n;
+            $body
+        })*
+    };
+}
+
 /// Where one token's numbers begin.
 #[derive(Clone, Copy)]
 struct Vector {
@@ -204,16 +225,16 @@ pub unsafe fn of<S: Source, const N: usize>(
 #[inline(always)]
 unsafe fn scales<S: Source, const N: usize>(
     source: S,
-    block: usize,
+    (first, b): (usize, usize),
     half: usize,
     v: &[Vector; N],
 ) -> [__m256i; N] {
     // SAFETY: the block exists, in the source and in the tokens.
     unsafe {
-        let s = source.scale(block, half);
+        let s = source.scale(first, b, half);
         let mut scaled = [s; N];
         for n in 0..N {
-            scaled[n] = _mm256_mulhrs_epi16(s, _mm256_set1_epi16(*v[n].a.add(block)));
+            scaled[n] = _mm256_mulhrs_epi16(s, _mm256_set1_epi16(*v[n].a.add(first + b)));
         }
         scaled
     }
@@ -229,13 +250,20 @@ unsafe fn minima<S: Source, const N: usize>(
     // SAFETY: the pairs exist, in the source and in the tokens.
     unsafe {
         let mut sums = [Limbs::zero(); N];
-        for pair in 0..blocks * 32 / S::F::PAIR {
-            let m = source.mins(pair);
-            for n in 0..N {
-                let t = if S::F::PAIR == 64 { v[n].t } else { v[n].half_t };
-                sums[n].add(_mm256_madd_epi16(m, two(t.add(2 * pair))));
+        each_block!(S, blocks, (first, b) => {
+            // A pair is two blocks, or the halves of one.
+            if S::F::PAIR == 32 || b.is_multiple_of(2) {
+                let m = source.mins(first, b);
+                for n in 0..N {
+                    let t = if S::F::PAIR == 64 {
+                        v[n].t.add(first + b)
+                    } else {
+                        v[n].half_t.add(2 * (first + b))
+                    };
+                    sums[n].add(_mm256_madd_epi16(m, two(t)));
+                }
             }
-        }
+        });
         sums
     }
 }
@@ -251,18 +279,21 @@ unsafe fn single(both: __m256i) -> __m256i {
 #[inline(always)]
 unsafe fn products<S: Source, const N: usize>(
     source: S,
-    block: usize,
+    (first, b): (usize, usize),
     (from, to): (usize, usize),
     v: &[Vector; N],
 ) -> [__m256i; N] {
     // SAFETY: the block exists, in the source and in the tokens.
     unsafe {
         let mut sums = [_mm256_setzero_si256(); N];
-        source.ahead(block);
+        if from == 0 {
+            source.ahead(first, b);
+        }
         for k in from..to {
-            let codes = source.codes(block, k);
+            let codes = source.codes(first, b, k);
             for n in 0..N {
-                let product = _mm256_maddubs_epi16(codes, v[n].four(32 * block + 4 * k));
+                let four = v[n].four(32 * (first + b) + 4 * k);
+                let product = _mm256_maddubs_epi16(codes, four);
                 sums[n] = _mm256_add_epi16(sums[n], product);
             }
         }
@@ -276,20 +307,20 @@ unsafe fn small<S: Source, const N: usize>(source: S, blocks: usize, v: &[Vector
     // SAFETY: the caller's promise is handed on.
     unsafe {
         let mut dots = [Limbs::zero(); N];
-        for block in 0..blocks {
-            let sums = products(source, block, (0, 8), v);
-            let s = scales(source, block, 0, v);
+        each_block!(S, blocks, (first, b) => {
+            let sums = products(source, (first, b), (0, 8), v);
+            let s = scales(source, (first, b), 0, v);
             for n in 0..N {
                 let mut sum = sums[n];
                 if S::F::LAYOUT.centre != 0 {
                     // Half of 8 times the block's sum from each lane of a row's two. A lane with
                     // 16 products then holds at most (15 - 4) * 127 * 16 + 4 * 127 * 16 = 30,480.
-                    let centre = _mm256_set1_epi16(*v[n].sums.add(block));
+                    let centre = _mm256_set1_epi16(*v[n].sums.add(first + b));
                     sum = _mm256_sub_epi16(sum, _mm256_slli_epi16(centre, 2));
                 }
                 dots[n].add(_mm256_madd_epi16(sum, s[n]));
             }
-        }
+        });
         totals!(dots, N)
     }
 }
@@ -305,17 +336,17 @@ unsafe fn centred<S: Source, const N: usize>(
     // SAFETY: the caller's promise is handed on.
     unsafe {
         let mut dots = [Limbs::zero(); N];
-        for block in 0..blocks {
-            let first = products(source, block, (0, 4), v);
-            let second = products(source, block, (4, 8), v);
-            let s = scales(source, block, 0, v);
+        each_block!(S, blocks, (first, b) => {
+            let early = products(source, (first, b), (0, 4), v);
+            let late = products(source, (first, b), (4, 8), v);
+            let s = scales(source, (first, b), 0, v);
             for n in 0..N {
-                let sum = i32::from(*v[n].sums.add(block)) << 4;
-                let dot = _mm256_add_epi32(join(first[n]), join(second[n]));
+                let sum = i32::from(*v[n].sums.add(first + b)) << 4;
+                let dot = _mm256_add_epi32(join(early[n]), join(late[n]));
                 let dot = _mm256_sub_epi32(dot, _mm256_set1_epi32(sum));
                 dots[n].add(_mm256_mullo_epi32(dot, single(s[n])));
             }
-        }
+        });
         totals!(dots, N)
     }
 }
@@ -326,15 +357,15 @@ unsafe fn split<S: Source, const N: usize>(source: S, blocks: usize, v: &[Vector
     // SAFETY: the caller's promise is handed on.
     unsafe {
         let mut dots = [Limbs::zero(); N];
-        for block in 0..blocks {
-            let first = products(source, block, (0, 4), v);
-            let second = products(source, block, (4, 8), v);
-            let s = scales(source, block, 0, v);
+        each_block!(S, blocks, (first, b) => {
+            let early = products(source, (first, b), (0, 4), v);
+            let late = products(source, (first, b), (4, 8), v);
+            let s = scales(source, (first, b), 0, v);
             for n in 0..N {
-                dots[n].add(_mm256_madd_epi16(first[n], s[n]));
-                dots[n].add(_mm256_madd_epi16(second[n], s[n]));
+                dots[n].add(_mm256_madd_epi16(early[n], s[n]));
+                dots[n].add(_mm256_madd_epi16(late[n], s[n]));
             }
-        }
+        });
         totals!(dots, N)
     }
 }
@@ -350,22 +381,22 @@ unsafe fn signed<S: Source, const N: usize>(
     unsafe {
         let zero = _mm256_setzero_si256();
         let mut dots = [Longs { even: zero, odd: zero }; N];
-        for block in 0..blocks {
+        each_block!(S, blocks, (first, b) => {
             let mut dot = [zero; N];
-            source.ahead(block);
+            source.ahead(first, b);
             for k in 0..8 {
-                let codes = source.codes(block, k);
+                let codes = source.codes(first, b, k);
                 let size = _mm256_abs_epi8(codes);
                 for n in 0..N {
-                    let x = _mm256_sign_epi8(v[n].four(32 * block + 4 * k), codes);
+                    let x = _mm256_sign_epi8(v[n].four(32 * (first + b) + 4 * k), codes);
                     dot[n] = _mm256_add_epi32(dot[n], join(_mm256_maddubs_epi16(size, x)));
                 }
             }
-            let s = scales(source, block, 0, v);
+            let s = scales(source, (first, b), 0, v);
             for n in 0..N {
                 dots[n].add_product(dot[n], single(s[n]));
             }
-        }
+        });
         totals!(dots, N)
     }
 }
@@ -377,22 +408,22 @@ unsafe fn half<S: Source, const N: usize>(source: S, blocks: usize, v: &[Vector;
     // SAFETY: the caller's promise is handed on.
     unsafe {
         let mut dots = [Limbs::zero(); N];
-        for block in 0..blocks {
+        each_block!(S, blocks, (first, b) => {
             for h in 0..2 {
-                let first = products(source, block, (4 * h, 4 * h + 2), v);
-                let second = products(source, block, (4 * h + 2, 4 * h + 4), v);
-                let s = scales(source, block, h, v);
+                let early = products(source, (first, b), (4 * h, 4 * h + 2), v);
+                let late = products(source, (first, b), (4 * h + 2, 4 * h + 4), v);
+                let s = scales(source, (first, b), h, v);
                 for n in 0..N {
-                    let mut dot = _mm256_add_epi32(join(first[n]), join(second[n]));
+                    let mut dot = _mm256_add_epi32(join(early[n]), join(late[n]));
                     if S::F::LAYOUT.centre != 0 {
-                        let sum = i32::from(*v[n].half_sums.add(2 * block + h));
+                        let sum = i32::from(*v[n].half_sums.add(2 * (first + b) + h));
                         let centre = _mm256_set1_epi32(sum * S::F::LAYOUT.centre);
                         dot = _mm256_sub_epi32(dot, centre);
                     }
                     dots[n].add(_mm256_mullo_epi32(dot, single(s[n])));
                 }
             }
-        }
+        });
         totals!(dots, N)
     }
 }
@@ -404,26 +435,26 @@ unsafe fn wide<S: Source, const N: usize>(source: S, blocks: usize, v: &[Vector;
     unsafe {
         let zero = _mm256_setzero_si256();
         let mut dots = [Longs { even: zero, odd: zero }; N];
-        for block in 0..blocks {
+        each_block!(S, blocks, (first, b) => {
             let mut x = [[0i16; 32]; N];
             for n in 0..N {
                 for i in 0..32 {
-                    x[n][i] = i16::from(*v[n].q.add(32 * block + i));
+                    x[n][i] = i16::from(*v[n].q.add(32 * (first + b) + i));
                 }
             }
             let mut dot = [zero; N];
             for k in 0..16 {
-                let codes = source.codes(block, k);
+                let codes = source.codes(first, b, k);
                 for n in 0..N {
                     let product = _mm256_madd_epi16(codes, two(x[n].as_ptr().add(2 * k)));
                     dot[n] = _mm256_add_epi32(dot[n], product);
                 }
             }
-            let s = scales(source, block, 0, v);
+            let s = scales(source, (first, b), 0, v);
             for n in 0..N {
                 dots[n].add_product(dot[n], single(s[n]));
             }
-        }
+        });
         totals!(dots, N)
     }
 }
