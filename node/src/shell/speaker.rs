@@ -72,11 +72,13 @@ pub fn context(
         available_mb: memory / 1_000_000,
     };
     if let Some(wanted) = wanted {
-        return match () {
-            () if wanted > trained => Err(ContextError::Untrained { wanted, trained }),
-            () if kv_bytes.saturating_mul(wanted as u64) > memory => Err(no_memory(wanted)),
-            () => Ok(wanted),
-        };
+        if wanted > trained {
+            return Err(ContextError::Untrained { wanted, trained });
+        }
+        if kv_bytes.saturating_mul(wanted as u64) > memory {
+            return Err(no_memory(wanted));
+        }
+        return Ok(wanted);
     }
     let usual = trained.min(CONTEXT_DEFAULT);
     // Half of what is free: the rest of the machine wants to live, too.
