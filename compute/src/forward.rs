@@ -432,23 +432,30 @@ impl Run<'_> {
         let arch = &self.weights.arch;
         let (head, heads) = (arch.head_dim, arch.heads);
         let per_kv = heads / arch.kv_heads;
-        // Heads of one key-value head side by side, late positions (the longest) first.
-        team.each(self.tokens * arch.kv_heads, 1, |i| {
-            let (token, kv_head) = (self.tokens - 1 - i / arch.kv_heads, i % arch.kv_heads);
+        // Heads that share keys and values go together, unless threads would be idle.
+        let enough = self.tokens * arch.kv_heads >= 4 * team.count;
+        let together = if enough { per_kv } else { per_kv.min(2) };
+        let per_token = arch.kv_heads * per_kv.div_ceil(together);
+        // Late positions, which see most, first.
+        team.each(self.tokens * per_token, 1, |i| {
+            let (token, part) = (self.tokens - 1 - i / per_token, i % per_token);
+            let kv_head = part % arch.kv_heads;
+            let first_head = part / arch.kv_heads * together;
+            let own = together.min(per_kv - first_head);
             let last = self.position + token + 1;
             let first = layer.window.map_or(0, |window| last.saturating_sub(window));
-            let at = token * heads + kv_head * per_kv;
+            let at = token * heads + kv_head * per_kv + first_head;
             // SAFETY: queries and cache are only read in this phase; each head's average is one
             // thread's.
             unsafe {
                 let seen = Seen { cache: cache.head(kv_head), positions: first..last };
                 let queries = Queries {
-                    q: self.queries.read(at * head..(at + per_kv) * head),
-                    factors: self.factors.read(at..at + per_kv),
+                    q: self.queries.read(at * head..(at + own) * head),
+                    factors: self.factors.read(at..at + own),
                 };
                 let mut to = Averages {
-                    out: self.averages.write(at * head..(at + per_kv) * head),
-                    units: self.average_units.write(at..at + per_kv),
+                    out: self.averages.write(at * head..(at + own) * head),
+                    units: self.average_units.write(at..at + own),
                 };
                 self.kernels.attend(&seen, queries, &mut to, &mut private.attention);
             }

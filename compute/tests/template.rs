@@ -50,3 +50,146 @@ fn conversations_are_rendered_as_transformers_renders_them() {
     }
     assert_eq!(wrong, 0);
 }
+
+#[test]
+fn a_refusal_is_in_the_templates_own_words() {
+    let source = "{{ raise_exception('No ' ~ messages[0].role ~ ' here, please') }}";
+    let error = render(source, &[message("system", "")]).unwrap_err();
+    assert_eq!(error, TemplateError::Refused { message: "No system here, please".to_owned() });
+    assert!(error.to_string().ends_with("refuses these messages: No system here, please"));
+    // From inside a macro too.
+    let source = "{% macro no() %}{{ raise_exception('x') }}{% endmacro %}{{ no() }}";
+    assert_eq!(render(source, &[]), Err(TemplateError::Refused { message: "x".to_owned() }));
+}
+
+#[test]
+fn what_is_wrong_in_a_template_is_told_with_its_line() {
+    for (source, line) in [("a\n{% if %}", 2), ("{{ 'open }}", 1), ("\n\n{% endfor %}", 3)] {
+        match ChatTemplate::new(source, "", "") {
+            Err(TemplateError::Syntax { line: found, .. }) => assert_eq!(found, line, "{source}"),
+            other => panic!("{source}: {other:?}"),
+        }
+    }
+    match render("ok\n{{ messages[0].role.nothing.more }}", &[message("user", "")]) {
+        Err(TemplateError::Failed { line: 2, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    let long = "x".repeat(300_000);
+    assert_eq!(
+        ChatTemplate::new(&long, "", "").err(),
+        Some(TemplateError::TooLong { bytes: 300_000 })
+    );
+    // Nothing outside the template can be read.
+    for source in ["{% include '/etc/passwd' %}", "{% import 'x' as x %}", "{% extends 'x' %}"] {
+        assert!(matches!(ChatTemplate::new(source, "", ""), Err(TemplateError::Syntax { .. })));
+    }
+}
+
+/// Templates that would take for ever or fill the memory. Test threads have 2 MiB of stack, as the
+/// threads that serve requests may have.
+#[test]
+fn hostile_templates_are_stopped() {
+    let doubling = "{% set ns = namespace(x='ab') %}{% for i in range(200) %}\
+        {% set ns.x = ns.x ~ ns.x %}{% endfor %}";
+    let captured = "{% set ns = namespace(x='ab') %}{% for i in range(200) %}\
+        {% set y %}{{ ns.x }}{{ ns.x }}{% endset %}{% set ns.x = y %}{% endfor %}";
+    let lists = "{% set ns = namespace(x=[1]) %}{% for i in range(200) %}\
+        {% set ns.x = ns.x + ns.x %}{% endfor %}";
+    let loops = "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}";
+    let writing = "{% for a in range(90000) %}{{ messages[0].content * 100 }}{% endfor %}";
+    let json = "{% set ns = namespace(x=['a']) %}{% for i in range(40) %}\
+        {% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x | tojson }}";
+    let printed = "{% set ns = namespace(x=['a']) %}{% for i in range(40) %}\
+        {% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}";
+    let spaces = "{% for a in range(9000) %}{{ [[[[[[[[1]]]]]]]] | tojson(indent=16) }}{% endfor %}\
+        {% for a in range(90000) %}{{ [[[[[[[[1]]]]]]]] | tojson(indent=16) }}{% endfor %}";
+    for source in [doubling, captured, lists, loops, writing, json, printed, spaces] {
+        let found = render(source, &[message("user", &"x".repeat(1_000))]);
+        assert_eq!(found, Err(TemplateError::TooMuch), "{source}");
+    }
+    for source in [
+        "{{ 'a' * 1000000000000 }}",
+        "{{ [0] * 1000000000000 }}",
+        "{{ range(1000000000000) | list }}",
+        "{{ '%1000000000d' | format(1) }}",
+        "{{ 'a' | center(1000000000) }}",
+        "{{ 2 ** 2 ** 2 ** 2 ** 2 ** 2 }}",
+        "{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}",
+        "{% macro a(x) %}{% if x %}{% for i in [1] %}{{ b(x) }}{% endfor %}{% endif %}{% endmacro %}\
+         {% macro b(x) %}{% call a(x) %}{{ a(x) }}{% endcall %}{% endmacro %}{{ b(1) }}",
+        "{{ [1] | tojson(indent=1000000000) }}",
+    ] {
+        let error = render(source, &[]).expect_err(source);
+        let stopped = matches!(error, TemplateError::TooMuch | TemplateError::Failed { .. });
+        assert!(stopped, "{source}: {error}");
+    }
+}
+
+#[test]
+fn deep_nesting_is_stopped_before_the_stack_is() {
+    let deep = |what: &str| {
+        format!(
+            "{{% set ns = namespace(x=1) %}}{{% for i in range(90000) %}}\
+             {{% set ns.x = {what} %}}{{% endfor %}}"
+        )
+    };
+    for what in ["[ns.x]", "{'a': ns.x}", "(ns.x, 1)", "namespace(x=ns.x)"] {
+        for end in ["", "{{ ns.x | tojson }}", "{{ ns.x }}", "{{ ns.x == ns.x }}"] {
+            // Whatever comes of it, the process goes on.
+            let _ = render(&(deep(what) + end), &[]);
+        }
+    }
+    for (open, close) in
+        [("(", ")"), ("[", "]"), ("-", ""), ("not ", ""), ("", "+1"), ("", "~1"), ("", "|abs")]
+    {
+        for times in [200, 10_000] {
+            let source = format!("{{{{ {}1{} }}}}", open.repeat(times), close.repeat(times));
+            let _ = render(&source, &[]);
+        }
+    }
+    let source = "{% if 1 %}".repeat(10_000) + &"{% endif %}".repeat(10_000);
+    assert!(matches!(render(&source, &[]), Err(TemplateError::Syntax { .. })));
+}
+
+#[test]
+fn ordinary_conversations_have_room() {
+    let source = fs::read_to_string(fixtures().join("chatml-tools.jinja")).unwrap();
+    let long = "A sentence that is said often. ".repeat(30_000);
+    let roles = ["user", "assistant"];
+    let mut messages: Vec<Message> =
+        (0..2_001).map(|at| message(roles[at % 2], "<think>\nhm\n</think>\n\nWell.")).collect();
+    messages.push(message("user", &long));
+    let text = render(&source, &messages).unwrap();
+    assert!(text.len() > long.len() + 2_000 * 30);
+}
+
+#[test]
+fn a_model_without_a_template_gets_chatml_if_it_has_the_tokens() {
+    let vocabulary = |texts: &[&str]| {
+        let texts = texts.iter().map(|text| (*text).to_owned()).collect();
+        let pairs = [
+            ("tokenizer.ggml.model", Value::String("gpt2".to_owned())),
+            ("tokenizer.ggml.pre", Value::String("gpt-2".to_owned())),
+            ("tokenizer.ggml.tokens", Value::Strings(texts)),
+            ("tokenizer.ggml.merges", Value::Strings(Vec::new())),
+            ("tokenizer.ggml.eos_token_id", Value::Unsigned(1)),
+        ];
+        let metadata = Metadata::from_pairs(pairs.map(|(key, value)| (key.to_owned(), value)));
+        Tokenizer::from_metadata(&metadata).unwrap().unwrap()
+    };
+    let chatml = vocabulary(&["a", "<|im_end|>", "<|im_start|>"]);
+    let template = ChatTemplate::for_model(None, &chatml).unwrap();
+    assert_eq!(template.origin(), Origin::ChatMl);
+    let messages = [message("system", "Be kind."), message("user", "Hi")];
+    let text = template.render(&messages, None, true, NOW).unwrap();
+    let expected = "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n\
+        <|im_start|>assistant\n";
+    assert_eq!(text, expected);
+
+    let given = ChatTemplate::for_model(Some("{{ eos_token }}{{ bos_token }}"), &chatml).unwrap();
+    assert_eq!(given.origin(), Origin::Given);
+    assert_eq!(given.render(&[], None, false, NOW).unwrap(), "<|im_end|>");
+
+    let bare = ChatTemplate::for_model(None, &vocabulary(&["a", "b"])).unwrap_err();
+    assert_eq!(bare, TemplateError::Absent);
+}

@@ -59,7 +59,7 @@ fn a_value_of_zeros_among_small_ones_weighs_nothing() {
     let zero = (pair(0, 0, 0), pair(0, 0, 0));
     let small = (pair(0, 0, 0), pair(100, 20000, -60));
     // Equal scores, so the average is half of the one that is not zero.
-    let (alone, unit) = run(&query, &[small.clone()]);
+    let (alone, unit) = run(&query, std::slice::from_ref(&small));
     let (halved, same) = run(&query, &[zero, small]);
     assert_eq!(unit, same);
     assert!((alone[0] - 2 * halved[0]).abs() <= 1 << 14, "{} {}", alone[0], halved[0]);

@@ -2,10 +2,16 @@
 // there are only maxima and exact integer sums, so positions may be split and ordered at will; all
 // of them meet by atomics here, in whatever order they come.
 //
-// Operations: a position costs about 45 for its logit, 25 for its weight, and for each number of
-// the head 0.5 (key: one dot4 and an add for four numbers) and 6 (value: unpack, two products,
-// two sums). With a head of 64 that is 7.6 a number of K and V, with 256 it is 6.8. The average
-// costs about 40 a number once a head, and two divisions once a head.
+// A weight has 24 bits, a value 8. Their sum of products is taken by dot4U8Packed, four positions at
+// once: the weights' three bytes apart, and 128 added to each value, so that both are unsigned:
+//   sum of w * v = sum of w * (v + 128) - 128 * sum of w.
+// For this the values of four positions lie in one word, number by number.
+//
+// Operations: a position costs about 45 for its logit and 35 for its weight, and for each number of
+// the head 0.5 for the key (one dot4 and an add for four) and 1.75 for the value (three dot4, three
+// adds, one to flip the sign bits, for four). With a head of 64 that is 3.5 a number of K and V
+// together, with 256 it is 2.6. The average costs about 45 a number once a head, and two divisions
+// once a head.
 
 struct Shape {
     positions: u32,
@@ -26,12 +32,14 @@ struct Scales {
 @group(0) @binding(0) var<storage, read_write> shape: Shape;
 @group(0) @binding(1) var<storage, read_write> query: array<u32>;
 @group(0) @binding(2) var<storage, read_write> keys: array<u32>;
+// [positions / 4][head]: each word holds one number of four positions.
 @group(0) @binding(3) var<storage, read_write> values: array<u32>;
 @group(0) @binding(4) var<storage, read_write> scales: array<Scales>;
-// A position's logit, later its weight.
-@group(0) @binding(5) var<storage, read_write> weights: array<i32>;
-// The largest logit, the largest exponent of a value; two limbs of the sum of probabilities;
-// three limbs of each number's sum.
+// Logits, four for each four positions; later the weights of the four: a word of their lowest
+// bytes, one of the middle and one of the upper ones. Positions past the end weigh nothing.
+@group(0) @binding(5) var<storage, read_write> weights: array<u32>;
+// The largest logit, the largest exponent of a value; two limbs of the sum of probabilities and
+// of that of weights; three limbs of each number's sum.
 @group(0) @binding(6) var<storage, read_write> state: array<atomic<i32>>;
 // The average, and after it the exponent of its unit.
 @group(0) @binding(7) var<storage, read_write> result: array<i32>;
@@ -39,10 +47,11 @@ struct Scales {
 const LARGEST: u32 = 0u;
 const TOP: u32 = 1u;
 const TOTAL: u32 = 2u;
-const SUMS: u32 = 4u;
+const WEIGHT: u32 = 4u;
+const SUMS: u32 = 6u;
 const LOGIT_MAX: i32 = 1073741824;
-// Positions whose values one thread adds up before it meets the others.
-const CHUNK: u32 = 256u;
+// Fours of positions that one thread adds up before it meets the others.
+const CHUNK: u32 = 64u;
 
 // `numeric::attention::logit`: floor(dot * m * 2^e), cut to 30 bits. |dot| <= 127 * 127 * 512 <
 // 2^23 and |m| < 2^15, so their product of 38 bits is formed in two parts of 12 bits of dot.
@@ -76,7 +85,7 @@ fn score(@builtin(global_invocation_id) id: vec3<u32>) {
         dot += dot4I8Packed(query[w], keys[j * shape.words + w]);
     }
     let l = logit(dot, scales[j]);
-    weights[j] = l;
+    weights[j] = u32(l);
     atomicMax(&state[LARGEST], l);
     if scales[j].value_m != 0 {
         atomicMax(&state[TOP], scales[j].value_e);
@@ -112,48 +121,69 @@ fn value_weight(p: u32, scale: Scales, top: i32) -> u32 {
     return ((part >> 12u) * m + (((part & 4095u) * m) >> 12u)) >> 3u;
 }
 
-@compute @workgroup_size(64)
-fn weigh(@builtin(global_invocation_id) id: vec3<u32>) {
-    let j = id.x;
-    if j >= shape.positions {
-        return;
-    }
-    // At most 2^31, which fits unsigned.
-    let below = u32(atomicLoad(&state[LARGEST]) - weights[j]);
-    let p = exp2_negative(below);
-    // Limbs of 12 bits: exact for up to 2^20 positions.
-    atomicAdd(&state[TOTAL], i32(p & 4095u));
-    atomicAdd(&state[TOTAL + 1u], i32(p >> 12u));
-    weights[j] = i32(value_weight(p, scales[j], atomicLoad(&state[TOP])));
+// A sum of numbers below 2^24 in two limbs of 12 bits: exact for up to 2^20 positions.
+fn add_to_total(at: u32, x: u32) {
+    atomicAdd(&state[at], i32(x & 4095u));
+    atomicAdd(&state[at + 1u], i32(x >> 12u));
 }
 
-// One thread adds up four numbers of CHUNK positions. A weight below 2^24 is two parts of 12 bits:
-// 256 * 4095 * 127 < 2^27.
+// One thread weighs four positions.
 @compute @workgroup_size(64)
-fn sum(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) word: u32) {
-    if word >= shape.words {
+fn weigh(@builtin(global_invocation_id) id: vec3<u32>) {
+    let first = 4u * id.x;
+    if first >= shape.positions {
         return;
     }
-    var upper = vec4<i32>();
-    var lower = vec4<i32>();
-    let first = group.x * CHUNK;
-    for (var j = first; j < min(first + CHUNK, shape.positions); j++) {
-        let v = unpack4xI8(values[j * shape.words + word]);
-        upper += (weights[j] >> 12u) * v;
-        lower += (weights[j] & 4095) * v;
+    let largest = atomicLoad(&state[LARGEST]);
+    let top = atomicLoad(&state[TOP]);
+    var bytes = vec3<u32>();
+    for (var i = 0u; i < min(4u, shape.positions - first); i++) {
+        // At most 2^31, which fits unsigned.
+        let p = exp2_negative(u32(largest - i32(weights[first + i])));
+        let w = value_weight(p, scales[first + i], top);
+        add_to_total(TOTAL, p);
+        add_to_total(WEIGHT, w);
+        bytes |= ((vec3(w) >> vec3(0u, 8u, 16u)) & vec3(255u)) << vec3(8u * i);
     }
-    for (var i = 0u; i < 4u; i++) {
-        let s = from_limbs(upper[i], lower[i], 12u);
-        // Limbs of 16 bits, unsigned but for the last: exact for up to 2^16 chunks.
-        let at = SUMS + 3u * (4u * word + i);
-        atomicAdd(&state[at], i32(s.x & 0xffffu));
-        atomicAdd(&state[at + 1u], i32(s.x >> 16u));
-        atomicAdd(&state[at + 2u], i32(s.y));
+    weights[first] = bytes.x;
+    weights[first + 1u] = bytes.y;
+    weights[first + 2u] = bytes.z;
+}
+
+// One thread adds up one number of 4 * CHUNK positions: 256 * 255 * 255 < 2^24 a byte.
+@compute @workgroup_size(64)
+fn sum(@builtin(global_invocation_id) id: vec3<u32>) {
+    let head = 4u * shape.words;
+    let d = id.x;
+    if d >= head {
+        return;
     }
+    var sums = vec3<u32>();
+    let fours = (shape.positions + 3u) / 4u;
+    let first = id.y * CHUNK;
+    for (var f = first; f < min(first + CHUNK, fours); f++) {
+        let v = values[f * head + d] ^ 0x80808080u;
+        sums.x += dot4U8Packed(weights[4u * f], v);
+        sums.y += dot4U8Packed(weights[4u * f + 1u], v);
+        sums.z += dot4U8Packed(weights[4u * f + 2u], v);
+    }
+    let s = add(
+        Wide(sums.x, 0u),
+        add(shift_up(Wide(sums.y, 0u), 8u), shift_up(Wide(sums.z, 0u), 16u)),
+    );
+    // Limbs of 16 bits: exact for up to 2^16 chunks.
+    let at = SUMS + 3u * d;
+    atomicAdd(&state[at], i32(s.x & 0xffffu));
+    atomicAdd(&state[at + 1u], i32(s.x >> 16u));
+    atomicAdd(&state[at + 2u], i32(s.y));
 }
 
 fn loaded(at: u32) -> u32 {
     return u32(atomicLoad(&state[at]));
+}
+
+fn loaded_total(at: u32) -> Wide {
+    return add(Wide(loaded(at), 0u), shift_up(Wide(loaded(at + 1u), 0u), 12u));
 }
 
 // `numeric::attention::Average`.
@@ -163,7 +193,7 @@ fn average(@builtin(global_invocation_id) id: vec3<u32>) {
     if d >= 4u * shape.words {
         return;
     }
-    let total = add(Wide(loaded(TOTAL), 0u), shift_up(Wide(loaded(TOTAL + 1u), 0u), 12u));
+    let total = loaded_total(TOTAL);
     let down = bit_length(total) - 16u;
     // floor(2^37 / divisor) by two divisions of one word: the divisor lies below 2^23, so the
     // rest of the first fits again when it is moved up by 6.
@@ -171,7 +201,8 @@ fn average(@builtin(global_invocation_id) id: vec3<u32>) {
     let inverse = ((0x80000000u / divisor) << 6u) + ((0x80000000u % divisor) << 6u) / divisor;
     let at = SUMS + 3u * d;
     let middle = loaded(at + 1u);
-    let sum = add(Wide(loaded(at), loaded(at + 2u)), Wide(middle << 16u, middle >> 16u));
+    let raised = add(Wide(loaded(at), loaded(at + 2u)), Wide(middle << 16u, middle >> 16u));
+    let sum = add(raised, negated(shift_up(loaded_total(WEIGHT), 7u)));
     // Below 2^30; the inverse is at most 33,026. Floor of the product's upper part, as above.
     let x = i32(round_shift(sum, down - 7u).x);
     result[d] = (x >> 16u) * i32(inverse) + i32(((u32(x) & 0xffffu) * inverse) >> 16u);

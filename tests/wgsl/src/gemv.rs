@@ -104,7 +104,7 @@ pub fn multiply(kernel: &Kernel, matrix: &Matrix, x: &Activations, unit: &Unit) 
         .collect();
     let inputs: [&[u32]; 7] =
         [&shape, &matrix.codes, &matrix.fractions, &matrix.subs, &exponents, &bytes(&x.q), &blocks];
-    let mut all = kernel.run(&[rows / ROWS], &inputs, 2 * rows + rows / ROWS);
+    let mut all = kernel.run(&[[(rows / ROWS) as u32, 1]], &inputs, 2 * rows + rows / ROWS);
     let e = all.split_off(2 * rows);
     let m = all.split_off(rows);
     Product { settled: all, m, e }

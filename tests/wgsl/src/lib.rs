@@ -96,7 +96,7 @@ pub struct Kernel<'a> {
 impl Kernel<'_> {
     /// Runs the entry points one after another, each with its number of workgroups, over buffers
     /// with these contents and one more of `result` zeros, whose contents afterwards are returned.
-    pub fn run(&self, workgroups: &[usize], inputs: &[&[u32]], result: usize) -> Vec<i32> {
+    pub fn run(&self, workgroups: &[[u32; 2]], inputs: &[&[u32]], result: usize) -> Vec<i32> {
         assert_eq!(workgroups.len(), self.pipelines.len(), "each entry point needs a size");
         let device = &self.gpu.device;
         let zeros = vec![0; result];
@@ -127,11 +127,11 @@ impl Kernel<'_> {
             mapped_at_creation: false,
         });
         let mut encoder = device.create_command_encoder(&Default::default());
-        for (pipeline, &count) in self.pipelines.iter().zip(workgroups) {
+        for (pipeline, &[x, y]) in self.pipelines.iter().zip(workgroups) {
             let mut pass = encoder.begin_compute_pass(&Default::default());
             pass.set_pipeline(pipeline);
             pass.set_bind_group(0, &group, &[]);
-            pass.dispatch_workgroups(count as u32, 1, 1);
+            pass.dispatch_workgroups(x, y, 1);
         }
         encoder.copy_buffer_to_buffer(&all[inputs.len()], 0, &back, 0, 4 * result as u64);
         self.gpu.queue.submit([encoder.finish()]);

@@ -35,7 +35,7 @@ pub fn quantise(
     let mantissas: Vec<u32> = halves(x.m).chain(halves(w.m)).collect();
     let exponents: Vec<u32> = x.e.iter().chain(w.e).map(|&e| i32::from(e) as u32).collect();
     let result = 33 * blocks + 15 * padded + 9;
-    let all = kernel.run(&[1], &[&shape, &mantissas, &exponents], result);
+    let all = kernel.run(&[[1, 1]], &[&shape, &mantissas, &exponents], result);
     let mut all = all.into_iter();
     let mut shorts = |n: usize| -> Vec<i16> {
         all.by_ref().take(n).map(|x| i16::try_from(x).expect("a number of 16 bits")).collect()

@@ -59,7 +59,8 @@ fn plus(x: Positive, y: Positive) -> Positive {
 }
 
 // The largest r with r^2 * a <= 2^62, a in [2^30, 2^32), bit by bit: 16 steps of one product of
-// two words. Only a = 2^30 reaches r = 2^16, whose square does not fit a word.
+// two words. Only a = 2^30 reaches r = 2^16, whose square does not fit a word; for every other a,
+// r^2 * a is never 2^62 itself, since then both were powers of two.
 fn root(a: u32) -> u32 {
     if a == 0x40000000u {
         return 65536u;
@@ -67,8 +68,7 @@ fn root(a: u32) -> u32 {
     var r = 0u;
     for (var bit = 32768u; bit != 0u; bit >>= 1u) {
         let tried = r | bit;
-        let product = mul_wide(tried * tried, a);
-        if product.y < 0x40000000u || (product.y == 0x40000000u && product.x == 0u) {
+        if mul_wide(tried * tried, a).y < 0x40000000u {
             r = tried;
         }
     }

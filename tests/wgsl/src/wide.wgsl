@@ -14,6 +14,10 @@ fn add(a: Wide, b: Wide) -> Wide {
     return Wide(low, a.y + b.y + u32(low < a.x));
 }
 
+fn negated(x: Wide) -> Wide {
+    return add(~x, Wide(1u, 0u));
+}
+
 // high * 2^shift + low, for 0 < shift < 32.
 fn from_limbs(high: i32, low: i32, shift: u32) -> Wide {
     return add(Wide(u32(high) << shift, u32(high >> (32u - shift))), from_i32(low));
