@@ -6,9 +6,10 @@
 //! **Invariant:** templates come from strangers. What one may compute, keep and write is bounded by
 //! fuel, and it reads nothing but its arguments: the time of day, too, is one of them.
 
-mod generation;
 mod json;
+mod tags;
 mod time;
+mod weigh;
 
 use minijinja::value::{Kwargs, Serde};
 use minijinja::{AutoEscape, Environment, ErrorKind, State, Value, context};
@@ -20,7 +21,7 @@ use crate::tokenizer::Tokenizer;
 pub use time::CivilTime;
 
 /// Longest template, bytes; the longest known have 20,000.
-const SOURCE_BYTES_MAX: usize = 1 << 18;
+const SOURCE_BYTES_MAX: usize = 1 << 17;
 
 /// What any rendering may use; a unit is an instruction or 64 bytes made or looked through, so
 /// this is 32 MB at most. Real templates take under 20,000 with ten tools.
@@ -32,8 +33,12 @@ const FUEL_PER_MESSAGE: u64 = 2_000;
 /// Each byte of the conversation may be looked through or copied 64 times so many times.
 const FUEL_PER_BYTE: u64 = 1;
 
-/// How deep macros, blocks and loops may nest: a thread's stack of 2 MiB holds that.
-const DEPTH_MAX: usize = 200;
+/// Most of all of these together: 256 MB.
+const FUEL_MAX: u64 = 4_000_000;
+
+/// Templates are compiled and rendered on a stack of their own, which holds as many levels as an
+/// expression can have. Only what is used of it takes memory.
+const STACK_BYTES: usize = 32 << 20;
 
 /// The format that models without a template of their own are given, if they have its tokens.
 const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + \
@@ -144,18 +149,19 @@ impl ChatTemplate {
         }
     }
 
-    fn compile(
-        source: &str,
-        bos: &str,
-        eos: &str,
-        origin: Origin,
-    ) -> Result<Self, TemplateError> {
+    fn compile(source: &str, bos: &str, eos: &str, origin: Origin) -> Result<Self, TemplateError> {
         if source.len() > SOURCE_BYTES_MAX {
             return Err(TemplateError::TooLong { bytes: source.len() });
         }
-        let mut environment = environment();
-        let source = generation::neutral(source);
-        environment.add_template_owned(NAME, source).map_err(|error| TemplateError::Syntax {
+        let source = tags::fit(source).map_err(|unfit| TemplateError::Syntax {
+            line: unfit.line,
+            detail: unfit.what.to_owned(),
+        })?;
+        let compiled = on_deep_stack(|| {
+            let mut environment = environment();
+            environment.add_template_owned(NAME, source).map(|()| environment)
+        })?;
+        let environment = compiled.map_err(|error| TemplateError::Syntax {
             line: error.line().unwrap_or(0),
             detail: words(&error),
         })?;
@@ -190,23 +196,38 @@ impl ChatTemplate {
     ) -> Result<String, TemplateError> {
         let conversation = serde_json::to_string(&(messages, tools, variables));
         let bytes = conversation.map_or(0, |text| text.len() as u64);
-        let mut environment = self.environment.clone();
-        environment.set_fuel(Some(
-            FUEL_BASE + FUEL_PER_MESSAGE * messages.len() as u64 + FUEL_PER_BYTE * bytes,
-        ));
-        let given = context! {
-            messages => Value::from(Serde(messages)),
-            tools => tools.map_or(Value::from(()), |tools| Value::from(Serde(tools))),
-            documents => Value::from(()),
-            add_generation_prompt,
-            bos_token => self.bos.as_str(),
-            eos_token => self.eos.as_str(),
-            strftime_now => Value::from_function(move |format: &str| now.format(format)),
-        };
-        let context = context! { ..given, ..Value::from(Serde(variables)) };
-        let template = environment.get_template(NAME).expect("compiled when it was made");
-        template.render(context).map_err(|error| failure(&error))
+        let fuel = FUEL_BASE + FUEL_PER_MESSAGE * messages.len() as u64 + FUEL_PER_BYTE * bytes;
+        on_deep_stack(|| {
+            let mut environment = self.environment.clone();
+            environment.set_fuel(Some(fuel.min(FUEL_MAX)));
+            let given = context! {
+                messages => Value::from(Serde(messages)),
+                tools => tools.map_or(Value::from(()), |tools| Value::from(Serde(tools))),
+                documents => Value::from(()),
+                add_generation_prompt,
+                bos_token => self.bos.as_str(),
+                eos_token => self.eos.as_str(),
+                strftime_now => Value::from_function(move |format: &str| now.format(format)),
+            };
+            let context = context! { ..given, ..Value::from(Serde(variables)) };
+            let template = environment.get_template(NAME).expect("compiled when it was made");
+            template.render(context).map_err(|error| failure(&error))
+        })?
     }
+}
+
+/// Runs `work` on a thread with a large stack, and waits for it.
+fn on_deep_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, TemplateError> {
+    let broken = |detail: String| TemplateError::Failed { line: 0, detail };
+    std::thread::scope(|scope| {
+        std::thread::Builder::new()
+            .name("template".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn_scoped(scope, work)
+            .map_err(|error| broken(format!("no thread to render it on: {error}")))?
+            .join()
+            .map_err(|_| broken("it broke the template engine".to_owned()))
+    })
 }
 
 fn environment() -> Environment<'static> {
@@ -219,8 +240,10 @@ fn environment() -> Environment<'static> {
             .expect("the usual delimiters"),
     );
     environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.set_recursion_limit(DEPTH_MAX);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_unknown_method_callback(weigh::method);
+    environment.set_formatter(weigh::formatter);
+    environment.add_filter(tags::WEIGHED, weigh::weighed);
+    environment.add_filter("string", weigh::string);
     environment.add_function("raise_exception", raise_exception);
     environment.add_filter("tojson", to_json);
     environment
@@ -231,7 +254,8 @@ fn environment() -> Environment<'static> {
 #[error("{0}")]
 struct Refusal(String);
 
-fn raise_exception(message: &Value) -> Result<Value, minijinja::Error> {
+fn raise_exception(state: &State, message: &Value) -> Result<Value, minijinja::Error> {
+    weigh::weigh(state, message)?;
     let message = message.to_string();
     let error = minijinja::Error::new(ErrorKind::InvalidOperation, message.clone());
     Err(error.with_source(Refusal(message)))

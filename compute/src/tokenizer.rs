@@ -11,6 +11,7 @@ mod classes;
 mod decode;
 mod family;
 mod merge;
+mod seam;
 mod special;
 mod spelling;
 mod split;

@@ -71,8 +71,8 @@ impl Bpe {
             return;
         }
         merger.clear();
-        for byte in word {
-            merger.push(1, self.bytes[usize::from(*byte)]);
+        for (at, byte) in word.iter().enumerate() {
+            merger.push(at as u32, 1, self.bytes[usize::from(*byte)]);
         }
         let merged = merger.merge(|left, right| self.merges.get(&(left.id, right.id)).copied());
         // A byte that the vocabulary lacks has no token to be.

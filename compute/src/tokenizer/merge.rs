@@ -1,7 +1,8 @@
 //! Joins neighbours, best first, until no pair is left that may join.
 //!
-//! A list of symbols linked both ways and a heap of candidate pairs: O(n log n) for any text. A
-//! candidate is not removed when one of its sides changes; it is found stale when its turn comes.
+//! A list of symbols linked both ways and a heap of places where a pair may join: O(n log n) for
+//! any text. A place is not taken off the heap when its pair changes; it is found stale when its
+//! turn comes, since its symbol then waits for another rank.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,32 +20,27 @@ pub(super) struct Symbol {
     pub id: u32,
     prev: u32,
     next: u32,
+    /// What it and the next become; the rank is `NONE` where they become nothing.
+    pair: Join,
 }
 
 /// What two neighbours become.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Join {
-    /// Lower is sooner; equal ones from left to right.
+    /// Lower is sooner; equal ones from left to right. Below `u32::MAX`.
     pub rank: u32,
     /// The token that they make.
     pub id: u32,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Candidate {
-    rank: u32,
-    left: u32,
-    right: u32,
-    /// Length of both when they were paired.
-    len: u32,
-    id: u32,
-}
+const NO_JOIN: Join = Join { rank: NONE, id: NONE };
 
 /// The symbols of one word or text, and room to work in.
 #[derive(Debug, Default)]
 pub(super) struct Merger {
     symbols: Vec<Symbol>,
-    queue: BinaryHeap<Reverse<Candidate>>,
+    /// Rank and place of a pair, in one number that orders by both.
+    queue: BinaryHeap<Reverse<u64>>,
 }
 
 impl Merger {
@@ -54,17 +50,14 @@ impl Merger {
         self.queue.clear();
     }
 
-    /// Adds a symbol of `len` bytes, 1 or more, after those already there.
-    pub fn push(&mut self, len: u32, id: u32) {
+    /// Adds a symbol after those already there: `len` bytes, 1 or more, at `start`.
+    pub fn push(&mut self, start: u32, len: u32, id: u32) {
         let index = self.symbols.len() as u32;
-        let (start, prev) = match self.symbols.last_mut() {
-            Some(last) => {
-                last.next = index;
-                (last.start + last.len, index - 1)
-            }
-            None => (0, NONE),
-        };
-        self.symbols.push(Symbol { start, len, id, prev, next: NONE });
+        let prev = index.checked_sub(1).unwrap_or(NONE);
+        if let Some(last) = self.symbols.last_mut() {
+            last.next = index;
+        }
+        self.symbols.push(Symbol { start, len, id, prev, next: NONE, pair: NO_JOIN });
     }
 
     /// Joins all that `join` lets, and hands over what is left, in order.
@@ -72,34 +65,94 @@ impl Merger {
         &mut self,
         join: impl Fn(&Symbol, &Symbol) -> Option<Join>,
     ) -> impl Iterator<Item = &Symbol> {
-        for right in 1..self.symbols.len() as u32 {
-            self.pair(right - 1, right, &join);
+        for left in 1..self.symbols.len() {
+            self.symbols[left - 1].pair = self.joined(left as u32 - 1, &join);
         }
+        let pairs = self.symbols.iter().enumerate().filter(|(_, one)| one.pair.rank != NONE);
+        self.queue.extend(pairs.map(|(at, one)| Reverse(key(one.pair.rank, at as u32))));
         while let Some(Reverse(best)) = self.queue.pop() {
-            let (left, right) = (best.left as usize, best.right as usize);
-            let (one, other) = (self.symbols[left], self.symbols[right]);
-            // A side joined elsewhere has no length; a side that grew makes another sum.
-            if one.len == 0 || other.len == 0 || one.len + other.len != best.len {
+            let (rank, left) = ((best >> 32) as u32, best as u32);
+            let one = self.symbols[left as usize];
+            if one.pair.rank != rank {
                 continue;
             }
-            self.symbols[left] = Symbol { len: best.len, id: best.id, next: other.next, ..one };
-            self.symbols[right].len = 0;
+            let other = self.symbols[one.next as usize];
+            self.symbols[one.next as usize] = Symbol { len: 0, pair: NO_JOIN, ..other };
+            self.symbols[left as usize] =
+                Symbol { len: one.len + other.len, id: one.pair.id, next: other.next, ..one };
             if other.next != NONE {
-                self.symbols[other.next as usize].prev = best.left;
-                self.pair(best.left, other.next, &join);
+                self.symbols[other.next as usize].prev = left;
             }
+            self.pair(left, &join);
             if one.prev != NONE {
-                self.pair(one.prev, best.left, &join);
+                self.pair(one.prev, &join);
             }
         }
         self.symbols.iter().filter(|symbol| symbol.len > 0)
     }
 
-    fn pair(&mut self, left: u32, right: u32, join: impl Fn(&Symbol, &Symbol) -> Option<Join>) {
-        let (one, other) = (&self.symbols[left as usize], &self.symbols[right as usize]);
-        if let Some(Join { rank, id }) = join(one, other) {
-            let len = one.len + other.len;
-            self.queue.push(Reverse(Candidate { rank, left, right, len, id }));
+    fn pair(&mut self, left: u32, join: impl Fn(&Symbol, &Symbol) -> Option<Join>) {
+        let pair = self.joined(left, join);
+        self.symbols[left as usize].pair = pair;
+        if pair.rank != NONE {
+            self.queue.push(Reverse(key(pair.rank, left)));
+        }
+    }
+
+    fn joined(&self, left: u32, join: impl Fn(&Symbol, &Symbol) -> Option<Join>) -> Join {
+        let one = &self.symbols[left as usize];
+        let other = self.symbols.get(one.next as usize);
+        other.and_then(|other| join(one, other)).unwrap_or(NO_JOIN)
+    }
+}
+
+fn key(rank: u32, left: u32) -> u64 {
+    u64::from(rank) << 32 | u64::from(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The definition: the best pair, leftmost among equals, again and again.
+    fn slowly(ids: &[u32], joins: &HashMap<(u32, u32), Join>) -> Vec<u32> {
+        let mut ids = ids.to_vec();
+        loop {
+            let pairs = ids.windows(2).enumerate();
+            let joins = pairs.filter_map(|(at, pair)| Some((at, *joins.get(&(pair[0], pair[1]))?)));
+            let Some((at, join)) = joins.min_by_key(|(at, join)| (join.rank, *at)) else {
+                return ids;
+            };
+            ids.splice(at..at + 2, [join.id]);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn merging_is_by_rank_then_from_the_left(
+            ids in prop::collection::vec(0u32..4, 0..40),
+            joins in prop::collection::hash_map((0u32..9, 0u32..9), (0u32..6, 4u32..9), 0..40),
+        ) {
+            let joins = joins.into_iter().map(|(pair, (rank, id))| (pair, Join { rank, id }));
+            let joins: HashMap<_, _> = joins.collect();
+            let mut merger = Merger::default();
+            for (at, id) in ids.iter().enumerate() {
+                merger.push(at as u32, 1, *id);
+            }
+            let merged = merger.merge(|one, other| joins.get(&(one.id, other.id)).copied());
+            let merged: Vec<Symbol> = merged.copied().collect();
+            let found: Vec<u32> = merged.iter().map(|symbol| symbol.id).collect();
+            prop_assert_eq!(found, slowly(&ids, &joins));
+            let mut end = 0;
+            for symbol in merged {
+                prop_assert_eq!(symbol.start, end);
+                end += symbol.len;
+            }
+            prop_assert_eq!(end as usize, ids.len());
         }
     }
 }

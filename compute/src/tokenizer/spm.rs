@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::merge::Join;
+use super::merge::{Join, Merger};
+use super::seam::Seams;
 use super::spelling::{marked, unmark};
 use super::vocabulary::{Kind, Vocabulary};
 use super::{TokenizerError, Work};
@@ -19,6 +20,7 @@ const PART_BYTES_MAX: usize = 1 << 30;
 pub(super) struct Spm {
     /// By token; lower is sooner.
     ranks: Vec<u32>,
+    seams: Seams,
     bytes: Box<[Option<u32>; 256]>,
     unknown: Option<u32>,
     /// Whether a text is given a space before it, so that its first word is like the others.
@@ -50,7 +52,7 @@ impl Spm {
             bytes[usize::from(byte)] = named.or_else(|| vocabulary.token(&[byte]));
         }
         let leading_space = metadata.bool("tokenizer.ggml.add_space_prefix").unwrap_or(true);
-        Ok(Self { ranks, bytes, unknown, leading_space })
+        Ok(Self { ranks, seams: Seams::of(vocabulary), bytes, unknown, leading_space })
     }
 
     /// Appends the tokens of `text`, which has no special tokens and is the first text, or the
@@ -76,17 +78,25 @@ impl Spm {
     }
 
     fn part(&self, vocabulary: &Vocabulary, text: &str, work: &mut Work, out: &mut Vec<u32>) {
-        let text_bytes = text.as_bytes();
-        let stretch = |start: u32, len: u32| &text_bytes[start as usize..(start + len) as usize];
         work.merger.clear();
-        let mut start = 0;
+        let (mut start, mut last) = (0, None);
         for c in text.chars() {
-            let len = c.len_utf8() as u32;
-            let id = vocabulary.token(stretch(start, len)).unwrap_or(NO_TOKEN);
-            work.merger.push(len, id);
+            if last.is_some_and(|last| self.seams.between(last, c)) {
+                self.merge(vocabulary, text, &mut work.merger, out);
+            }
+            let len = c.len_utf8();
+            let token = vocabulary.token(&text.as_bytes()[start..start + len]);
+            work.merger.push(start as u32, len as u32, token.unwrap_or(NO_TOKEN));
             start += len;
+            last = Some(c);
         }
-        let merged = work.merger.merge(|left, right| {
+        self.merge(vocabulary, text, &mut work.merger, out);
+    }
+
+    /// Merges what has been pushed, and makes room for more.
+    fn merge(&self, vocabulary: &Vocabulary, text: &str, merger: &mut Merger, out: &mut Vec<u32>) {
+        let stretch = |start: u32, len: u32| &text.as_bytes()[start as usize..][..len as usize];
+        let merged = merger.merge(|left, right| {
             let len = left.len + right.len;
             if len as usize > vocabulary.longest() {
                 return None;
@@ -101,6 +111,7 @@ impl Spm {
                 self.fall_back(marked(stretch(symbol.start, symbol.len)), out);
             }
         }
+        merger.clear();
     }
 
     /// A character that is no token: its bytes, or the unknown token where there are none.

@@ -2,6 +2,7 @@
 
 use std::hash::BuildHasher;
 
+use hashbrown::hash_table::Entry as Slot;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::TokenizerError;
@@ -100,20 +101,24 @@ impl Vocabulary {
         let spelled = if as_written { None } else { self.spelling.read(text) };
         let bytes = spelled.as_deref().unwrap_or(text.as_bytes());
         let literal = spelled.is_none();
-        if let Some(first) = self.find(bytes, literal) {
-            return Err(TokenizerError::Twice { first, second: id, text: text.to_owned() });
-        }
         self.longest = self.longest.max(bytes.len());
+        let hash = self.hasher.hash_one(bytes);
+        let (all, entries, hasher) = (&self.bytes, &self.entries, &self.hasher);
+        let same = |id: &u32| same(all, entries, *id, bytes, literal);
+        match self.index.entry(hash, same, |id| hasher.hash_one(slice(all, entries, *id))) {
+            // Tokens without text are never looked for.
+            _ if bytes.is_empty() => {}
+            Slot::Occupied(first) => {
+                let (first, text) = (*first.get(), text.to_owned());
+                return Err(TokenizerError::Twice { first, second: id, text });
+            }
+            Slot::Vacant(slot) => drop(slot.insert(id)),
+        }
         self.bytes.extend_from_slice(bytes);
-        // Fits: at most TOKENS_MAX * TOKEN_BYTES_MAX = 2^34 would not, a real file's does.
+        // TOKENS_MAX times TOKEN_BYTES_MAX does not fit; what a real file has does.
         let end = u32::try_from(self.bytes.len())
             .map_err(|_| TokenizerError::TooMany { count: self.entries.len(), max: TOKENS_MAX })?;
         self.entries.push(Entry { end, kind, literal });
-        if !bytes.is_empty() {
-            let hash = self.hasher.hash_one(bytes);
-            let (all, entries, hasher) = (&self.bytes, &self.entries, &self.hasher);
-            self.index.insert_unique(hash, id, |id| hasher.hash_one(slice(all, entries, *id)));
-        }
         Ok(())
     }
 
@@ -132,6 +137,12 @@ impl Vocabulary {
         slice(&self.bytes, &self.entries, id)
     }
 
+    /// The bytes of all tokens that spell something.
+    pub fn spelled(&self) -> impl Iterator<Item = &[u8]> {
+        let ids = (0..).zip(&self.entries).filter(|(_, entry)| !entry.literal);
+        ids.map(|(id, _)| self.raw(id))
+    }
+
     /// The token with these bytes.
     #[inline]
     pub fn token(&self, bytes: &[u8]) -> Option<u32> {
@@ -146,10 +157,7 @@ impl Vocabulary {
 
     #[inline]
     fn find(&self, bytes: &[u8], literal: bool) -> Option<u32> {
-        let same = |id: &u32| {
-            self.entries[*id as usize].literal == literal
-                && slice(&self.bytes, &self.entries, *id) == bytes
-        };
+        let same = |id: &u32| same(&self.bytes, &self.entries, *id, bytes, literal);
         self.index.find(self.hasher.hash_one(bytes), same).copied()
     }
 
@@ -202,6 +210,11 @@ fn slice<'a>(bytes: &'a [u8], entries: &[Entry], id: u32) -> &'a [u8] {
     let id = id as usize;
     let start = if id == 0 { 0 } else { entries[id - 1].end };
     &bytes[start as usize..entries[id].end as usize]
+}
+
+#[inline]
+fn same(all: &[u8], entries: &[Entry], id: u32, bytes: &[u8], literal: bool) -> bool {
+    entries[id as usize].literal == literal && slice(all, entries, id) == bytes
 }
 
 fn kind(number: i64) -> Kind {
