@@ -2,8 +2,15 @@
 
 pub mod arch;
 pub mod engine;
+mod forward;
 pub mod gguf;
+pub mod kernels;
+mod kv;
+pub mod matrix;
 pub mod numeric;
+mod pool;
 pub mod sample;
+mod share;
 pub mod template;
 pub mod tokenizer;
+mod weights;

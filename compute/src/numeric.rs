@@ -14,6 +14,7 @@ pub mod activation;
 pub mod attention;
 pub mod bits;
 pub mod block;
+pub mod embedding;
 pub mod functions;
 pub mod matmul;
 pub mod norm;

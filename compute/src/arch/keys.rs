@@ -124,7 +124,7 @@ impl<'a> Keys<'a> {
 }
 
 /// Keys that the description is made from.
-const READ: [&str; 18] = [
+pub(super) const READ: [&str; 18] = [
     "block_count",
     "embedding_length",
     "feed_forward_length",

@@ -407,3 +407,53 @@ fn phase_increments_follow_dimensions_and_scale() {
 fn check(found: &[u32], exact: &[u32]) {
     assert_eq!(found, exact);
 }
+
+mod hostile {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        prop_oneof![
+            (0..3000u64).prop_map(Value::Unsigned),
+            any::<u64>().prop_map(Value::Unsigned),
+            any::<i64>().prop_map(Value::Signed),
+            any::<f64>().prop_map(Value::Float),
+            (0.0..2e6f64).prop_map(Value::Float),
+            any::<bool>().prop_map(Value::Bool),
+            ".{0,60}".prop_map(Value::String),
+            prop::collection::vec(any::<i64>(), 0..9).prop_map(Value::Integers),
+            prop::collection::vec(any::<bool>(), 0..9).prop_map(Value::Bools),
+        ]
+    }
+
+    /// Keys that the description reads, so that values reach every branch.
+    fn any_key() -> impl Strategy<Value = &'static str> {
+        prop::sample::select(keys::READ.to_vec())
+    }
+
+    proptest! {
+        /// Whatever the keys say: a refusal, or a description within its bounds whose phases
+        /// can be computed.
+        #[test]
+        fn no_value_panics(
+            family in prop::sample::select(Arch::known().collect::<Vec<_>>()),
+            changes in prop::collection::vec((any_key(), any_value()), 0..4),
+            factors in prop::option::of(prop::collection::vec(any::<f32>(), 0..40)),
+        ) {
+            let mut file = File::new(family);
+            changes.into_iter().for_each(|(key, value)| file.set(key, value));
+            if let Some(factors) = factors {
+                file.factors(&factors);
+            }
+            if let Ok(arch) = file.read() {
+                prop_assert!((1..=LAYERS_MAX).contains(&arch.layers.len()));
+                prop_assert!(arch.width <= ROW_MAX && arch.ff <= ROW_MAX);
+                prop_assert_eq!(arch.heads % arch.kv_heads, 0);
+                for layer in 0..arch.layers.len() {
+                    prop_assert_eq!(arch.phase_increments(layer).len(), arch.head_dim / 2);
+                }
+            }
+        }
+    }
+}

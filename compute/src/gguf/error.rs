@@ -28,7 +28,7 @@ pub enum GgufError {
         path: String,
     },
     /// The file breaks a rule of the format, or holds what this crate does not read.
-    #[error("{path}: {fault}")]
+    #[error("{path}: {fault}{}", fault.advice())]
     Refused {
         /// The file.
         path: String,
@@ -57,22 +57,19 @@ pub enum Fault {
         hint: &'static str,
     },
     /// Its numbers are big-endian.
-    #[error("GGUF version {version} in big-endian order is not read: download the usual file")]
+    #[error("GGUF version {version} in big-endian order is not read")]
     BigEndian {
         /// The version, in the right order.
         version: u32,
     },
     /// A version other than 2 and 3.
-    #[error("GGUF version {version} is not read, only 2 and 3: download a newer conversion")]
+    #[error("GGUF version {version} is not read, only 2 and 3")]
     Version {
         /// The version.
         version: u32,
     },
     /// It ends in the middle of something.
-    #[error(
-        "the file ends inside {what} (byte {at}: {need} bytes wanted, {left} left): \
-         download it again"
-    )]
+    #[error("the file ends inside {what} (byte {at}: {need} bytes wanted, {left} left)")]
     Truncated {
         /// What was being read.
         what: &'static str,
@@ -84,7 +81,7 @@ pub enum Fault {
         left: u64,
     },
     /// It counts more of something than its bytes could hold.
-    #[error("the file says it has {count} {what}, but has room for {fits}: download it again")]
+    #[error("the file says it has {count} {what}, but has room for {fits}")]
     CountBeyondFile {
         /// What is counted.
         what: &'static str,
@@ -104,13 +101,13 @@ pub enum Fault {
         max: u64,
     },
     /// Its header is longer than any model's.
-    #[error("the header is longer than {max} bytes: this is no model file that can be read")]
+    #[error("the header is longer than {max} bytes")]
     HeaderTooLong {
         /// The bound, bytes.
         max: u64,
     },
     /// A key is empty or too long.
-    #[error("metadata key {index} has {len} bytes (1 to {max} are allowed): download it again")]
+    #[error("metadata key {index} has {len} bytes (1 to {max} are allowed)")]
     KeyLength {
         /// Which key, from 0.
         index: u64,
@@ -120,7 +117,7 @@ pub enum Fault {
         max: u64,
     },
     /// Text that must be UTF-8 is not.
-    #[error("{what} {name:?} is not UTF-8: download the file again, or use another conversion")]
+    #[error("{what} {name:?} is not UTF-8")]
     NotUtf8 {
         /// What the text is: a key, a value, a tensor's name.
         what: &'static str,
@@ -219,9 +216,7 @@ pub enum Fault {
         shape: Vec<u64>,
     },
     /// A tensor is stored in a way that this crate does not read.
-    #[error(
-        "tensor {name:?} is stored as {label}, which is not read: choose a file in one of {known}"
-    )]
+    #[error("tensor {name:?} is stored as {label}, which is not read; these are: {known}")]
     UnknownType {
         /// The tensor.
         name: String,
@@ -257,7 +252,7 @@ pub enum Fault {
     /// A tensor does not lie within the file.
     #[error(
         "tensor {name:?} (byte {begin}, {len} long) lies beyond the end of the file, which has \
-         {file_len} bytes: the download is incomplete, download it again"
+         {file_len} bytes"
     )]
     BeyondEnd {
         /// The tensor.
@@ -277,6 +272,27 @@ pub enum Fault {
         /// The one that begins inside it.
         second: String,
     },
+}
+
+impl Fault {
+    /// What the user can do about it, to be put after the fault.
+    fn advice(&self) -> &'static str {
+        match self {
+            // Says it by a hint of its own, where there is one.
+            Self::Magic { .. } => "",
+            Self::BigEndian { .. } => ": download the little-endian file",
+            Self::Version { version: 0..=1 } => ": download a newer conversion",
+            Self::Version { .. } => ": this program may be too old for the file",
+            Self::Truncated { .. } | Self::CountBeyondFile { .. } | Self::BeyondEnd { .. } => {
+                ": the file is incomplete or damaged, download it again"
+            }
+            Self::TooMany { .. } | Self::HeaderTooLong { .. } => {
+                ": no language model needs as much, so the file is damaged or none"
+            }
+            Self::UnknownType { .. } => ": choose a file in one of these types",
+            _ => ": download the file again, and if that does not help, another conversion of it",
+        }
+    }
 }
 
 /// How the parts of a split model fail to fit together.

@@ -124,17 +124,22 @@ fn pairs(from: &mut Cursor<'_>, count: u64) -> Result<Metadata, Fault> {
             return Err(Fault::KeyLength { index, len, max: KEY_BYTES_MAX });
         }
         let key = text(from.take(len, "a metadata key")?, "metadata key")?;
-        let value = values.read(from, key)?;
-        if pairs.insert(key.to_owned(), value).is_some() {
-            return Err(Fault::DuplicateKey { key: shown(key) });
+        let value = values.read(from, &key)?;
+        if pairs.contains_key(&key) {
+            return Err(Fault::DuplicateKey { key: shown(&key) });
         }
+        pairs.insert(key, value);
     }
     Ok(Metadata(pairs))
 }
 
-fn text<'a>(raw: &'a [u8], what: &'static str) -> Result<&'a str, Fault> {
-    std::str::from_utf8(raw)
-        .map_err(|_| Fault::NotUtf8 { what, name: shown(&String::from_utf8_lossy(raw)) })
+/// A key or a tensor's name.
+fn text(raw: &[u8], what: &'static str) -> Result<String, Fault> {
+    // Copied first, then judged: see `part.rs` on files that change below the map.
+    String::from_utf8(raw.to_vec()).map_err(|error| {
+        let name = shown(&String::from_utf8_lossy(error.as_bytes()));
+        Fault::NotUtf8 { what, name }
+    })
 }
 
 /// The file's alignment, bytes: what every tensor's place is a multiple of.
@@ -151,27 +156,26 @@ pub(super) fn alignment(metadata: &Metadata) -> Result<u64, Fault> {
 }
 
 /// A tensor as the file lists it, before its place is known.
-struct Entry<'a> {
-    name: &'a str,
+struct Entry {
+    name: String,
     shape: Vec<u64>,
     type_id: u32,
     offset: u64,
 }
 
-fn entries<'a>(from: &mut Cursor<'a>, count: u64) -> Result<Vec<Entry<'a>>, Fault> {
-    let mut names = BTreeSet::new();
+fn entries(from: &mut Cursor<'_>, count: u64) -> Result<Vec<Entry>, Fault> {
     let mut entries = Vec::with_capacity(from.holds(count, TENSOR_SIZE_MIN, "tensors")?);
     for index in 0..count {
-        let entry = entry(from, index)?;
-        if !names.insert(entry.name) {
-            return Err(Fault::DuplicateTensor { name: entry.name.to_owned() });
-        }
-        entries.push(entry);
+        entries.push(entry(from, index)?);
     }
-    Ok(entries)
+    let mut names = BTreeSet::new();
+    match entries.iter().find(|entry| !names.insert(&entry.name)) {
+        Some(twice) => Err(Fault::DuplicateTensor { name: twice.name.clone() }),
+        None => Ok(entries),
+    }
 }
 
-fn entry<'a>(from: &mut Cursor<'a>, index: u64) -> Result<Entry<'a>, Fault> {
+fn entry(from: &mut Cursor<'_>, index: u64) -> Result<Entry, Fault> {
     let len = from.u64("a tensor's name length")?;
     if !(1..=NAME_BYTES_MAX).contains(&len) {
         return Err(Fault::NameLength { index, len, max: NAME_BYTES_MAX });
@@ -179,9 +183,11 @@ fn entry<'a>(from: &mut Cursor<'a>, index: u64) -> Result<Entry<'a>, Fault> {
     let name = text(from.take(len, "a tensor's name")?, "tensor name")?;
     let count = from.u32("a tensor's number of dimensions")?;
     // Before the shape is read: the count says how much to read.
-    check_dimensions(name, count.into())?;
-    let shape: Vec<u64> =
-        (0..count).map(|_| from.u64("a tensor's shape")).collect::<Result<_, _>>()?;
+    check_dimensions(&name, count.into())?;
+    let mut shape = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        shape.push(from.u64("a tensor's shape")?);
+    }
     let type_id = from.u32("a tensor's type")?;
     let offset = from.u64("a tensor's offset")?;
     Ok(Entry { name, shape, type_id, offset })
@@ -197,14 +203,14 @@ struct Place {
 
 impl Place {
     /// Checks one tensor's type, size and place.
-    fn tensor(&self, entry: Entry<'_>) -> Result<TensorInfo, Fault> {
-        let name = entry.name.to_owned();
+    fn tensor(&self, entry: Entry) -> Result<TensorInfo, Fault> {
+        let name = entry.name;
         let Some(kind) = TensorType::from_id(entry.type_id) else {
             let id = entry.type_id;
             let label = foreign_name(id).map_or_else(|| format!("type {id}"), str::to_owned);
             return Err(Fault::UnknownType { name, id, label, known: KNOWN_TYPES });
         };
-        let len = measure(entry.name, &entry.shape, kind)?;
+        let len = measure(&name, &entry.shape, kind)?;
         if !entry.offset.is_multiple_of(self.alignment) {
             let (offset, alignment) = (entry.offset, self.alignment);
             return Err(Fault::Misaligned { name, offset, alignment });

@@ -6,8 +6,8 @@ use super::header::shown;
 use super::metadata::Value;
 
 /// Array elements of all keys together. The largest vocabularies have about 300,000 tokens and as
-/// many merges, scores and kinds. An element costs up to 24 bytes of memory, for up to 24 times
-/// fewer in the file, so the file's length alone is not a good enough bound.
+/// many merges, scores and kinds. One byte in the file becomes eight in memory, so the file's
+/// length alone would let a long file take too much.
 pub(super) const ELEMENTS_MAX: u64 = 1 << 23;
 
 /// A value's type, as the format numbers them.
@@ -96,27 +96,37 @@ impl Values {
             max: ELEMENTS_MAX,
         })?;
         if kind == ValueType::String {
-            let mut list = Vec::with_capacity(room);
-            for _ in 0..room {
-                list.push(string(from, key)?);
-            }
-            return Ok(Value::Strings(list));
+            return Ok(Value::Strings(gather(room, 0..room, |_| string(from, key))?));
         }
         // `holds` has bounded the product by the bytes that are there.
         let raw = from.take(count * kind.size_min(), "an array")?;
         let each = raw.chunks_exact(kind.size_min() as usize);
         Ok(match kind {
             ValueType::Unsigned { .. } => {
-                Value::Integers(each.map(|raw| narrowed(raw, key)).collect::<Result<_, _>>()?)
+                Value::Integers(gather(room, each, |raw| narrowed(raw, key))?)
             }
             ValueType::Signed { .. } => Value::Integers(each.map(signed).collect()),
             ValueType::F32 => Value::Floats(each.map(f32_of).collect()),
             ValueType::F64 => {
                 Value::Floats(each.map(|raw| f64::from_bits(unsigned(raw)) as f32).collect())
             }
-            _ => Value::Bools(each.map(|raw| boolean(raw[0], key)).collect::<Result<_, _>>()?),
+            _ => Value::Bools(gather(room, each, |raw| boolean(raw[0], key))?),
         })
     }
+}
+
+/// As collecting into a `Result` does, but in a list that is given its room at once: one that
+/// grows holds up to three times as much.
+fn gather<I, T>(
+    room: usize,
+    each: impl Iterator<Item = I>,
+    mut read: impl FnMut(I) -> Result<T, Fault>,
+) -> Result<Vec<T>, Fault> {
+    let mut list = Vec::with_capacity(room);
+    for item in each {
+        list.push(read(item)?);
+    }
+    Ok(list)
 }
 
 fn value_type(from: &mut Cursor<'_>, key: &str) -> Result<ValueType, Fault> {
@@ -129,11 +139,9 @@ fn value_type(from: &mut Cursor<'_>, key: &str) -> Result<ValueType, Fault> {
 /// them silently would change what a token is.
 fn string(from: &mut Cursor<'_>, key: &str) -> Result<String, Fault> {
     let len = from.u64("a string's length")?;
-    let raw = from.take(len, "a string")?;
-    match std::str::from_utf8(raw) {
-        Ok(text) => Ok(text.to_owned()),
-        Err(_) => Err(Fault::NotUtf8 { what: "the text under metadata key", name: shown(key) }),
-    }
+    // Copied first, then judged: see `part.rs` on files that change below the map.
+    String::from_utf8(from.take(len, "a string")?.to_vec())
+        .map_err(|_| Fault::NotUtf8 { what: "the text under metadata key", name: shown(key) })
 }
 
 fn boolean(byte: u8, key: &str) -> Result<bool, Fault> {

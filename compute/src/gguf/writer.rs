@@ -47,8 +47,14 @@ pub enum WriteError {
     OutOfTurn {
         /// The tensor whose bytes came.
         got: String,
-        /// The tensor whose turn it is, or nothing after the last.
-        turn: Option<String>,
+        /// The tensor whose turn it is.
+        turn: String,
+    },
+    /// Bytes came after the last tensor was complete.
+    #[error("bytes came for tensor {got:?} when all tensors were complete")]
+    AllComplete {
+        /// The tensor whose bytes came.
+        got: String,
     },
     /// More bytes came for a tensor than it has.
     #[error("{got} bytes came for tensor {name:?}, which has room for {left} more")]
@@ -178,13 +184,13 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// Where it is another tensor's turn, the tensor has fewer bytes, or `out` fails.
     pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<(), WriteError> {
-        let tensor = match self.tensors.get(self.turn) {
-            Some(tensor) if tensor.name == name => tensor,
-            other => {
-                let turn = other.map(|tensor| tensor.name.clone());
-                return Err(WriteError::OutOfTurn { got: name.to_owned(), turn });
-            }
+        let Some(tensor) = self.tensors.get(self.turn) else {
+            return Err(WriteError::AllComplete { got: name.to_owned() });
         };
+        if tensor.name != name {
+            let turn = tensor.name.clone();
+            return Err(WriteError::OutOfTurn { got: name.to_owned(), turn });
+        }
         let (got, left) = (bytes.len() as u64, tensor.len - self.written);
         if got > left {
             return Err(WriteError::TooMany { name: name.to_owned(), got, left });

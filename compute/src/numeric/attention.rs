@@ -44,6 +44,7 @@ impl Rotation {
     }
 
     /// Rotates the first `2 * pairs` numbers of a head of 15 bits.
+    #[inline(always)]
     pub fn apply(&self, pairing: Pairing, x: &mut [i32]) {
         let n = self.pairs.len();
         for (i, &(sine, cosine)) in self.pairs.iter().enumerate() {
@@ -72,6 +73,7 @@ pub fn hadamard_len(n: usize) -> usize {
 
 /// The unscaled Walsh-Hadamard transform of each stretch of [`hadamard_len`] numbers. Keys and
 /// queries both take it, so their products grow by that length, a power of two.
+#[inline(always)]
 pub fn hadamard(x: &mut [i32]) {
     let len = hadamard_len(x.len());
     for x in x.chunks_exact_mut(len) {
@@ -101,6 +103,7 @@ pub struct Treatment<'a> {
 
 /// Quantises the head at `x[start..start + q.len()]`; queries and keys bring a treatment, values
 /// do not.
+#[inline(always)]
 pub fn quantise_head(
     x: Blocks,
     start: usize,
@@ -133,6 +136,7 @@ pub fn quantise_head(
 }
 
 /// Takes a head out of a vector and puts it under one exponent, which is returned.
+#[inline(always)]
 fn gather(x: Blocks, start: usize, head: &mut [i32]) -> i32 {
     let groups = start / GROUP..(start + head.len()).div_ceil(GROUP);
     let top = i32::from(x.e[groups].iter().copied().max().unwrap_or(ZERO));
@@ -143,6 +147,7 @@ fn gather(x: Blocks, start: usize, head: &mut [i32]) -> i32 {
     top
 }
 
+#[inline(always)]
 fn head_scale(peak: u16, e: i32, factor: Factor) -> HeadScale {
     let product = u64::from(peak) * u64::from(factor.m);
     if product == 0 {
@@ -210,6 +215,9 @@ pub fn logit(dot: i32, query: QueryFactor, key: HeadScale) -> i32 {
 /// `p` is in units of 2^-24 of the largest.
 #[inline(always)]
 pub fn value_weight(p: u32, scale: HeadScale, top: i8) -> u32 {
+    if scale.m == 0 {
+        return 0;
+    }
     let down = (i32::from(top) - i32::from(scale.e)).min(31) as u32;
     ((u64::from(p >> down) * scale.m as u64) >> 15) as u32
 }
@@ -258,7 +266,9 @@ pub fn attend(
         })
         .collect();
     let largest = logits.iter().copied().max().expect("a token sees at least itself");
-    let p: Vec<u32> = logits.iter().map(|&l| exp2_negative((largest - l) as u32)).collect();
+    // The difference is at most 2^31, which fits unsigned.
+    let p: Vec<u32> =
+        logits.iter().map(|&l| exp2_negative(largest.wrapping_sub(l) as u32)).collect();
     let total = p.iter().map(|&p| u64::from(p)).sum();
     let mut head = vec![0i8; out.len()];
     let scales: Vec<HeadScale> = positions.clone().map(|j| value(j, &mut head)).collect();

@@ -5,7 +5,7 @@
 //! `[2^14, 2^15)`, or all are 0 and the exponent is [`ZERO`]; -32768 never occurs; any other
 //! exponent lies in `[EXPONENT_MIN, EXPONENT_MAX]`.
 
-use super::bits::bit_length;
+use super::bits::{bit_length, round_shift};
 
 /// Numbers under one exponent.
 pub const GROUP: usize = 32;
@@ -67,7 +67,7 @@ pub fn normalise(z: &[i32], peak: u32, out: &mut [i16]) -> i32 {
         let half = 1i32 << (n - 1);
         for (m, &x) in out.iter_mut().zip(z) {
             // Rounding can carry the largest value to 2^15, which is written as 32767.
-            *m = ((x + half) >> n).min(32767).max(-32767) as i16;
+            *m = ((x + half) >> n).clamp(-32767, 32767) as i16;
         }
     } else {
         for (m, &x) in out.iter_mut().zip(z) {
@@ -100,6 +100,49 @@ pub fn encode(z: &[i32; GROUP], unit: i32, out: &mut [i16; GROUP]) -> i8 {
     exponent as i8
 }
 
+/// A vector of block floats that owns its memory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BlockVec {
+    /// Mantissas.
+    pub m: Vec<i16>,
+    /// Exponents, one for each 32 mantissas.
+    pub e: Vec<i8>,
+}
+
+impl BlockVec {
+    /// `len` zeros, rounded up to whole blocks.
+    pub fn zeros(len: usize) -> Self {
+        let groups = len.div_ceil(GROUP);
+        Self { m: vec![0; groups * GROUP], e: vec![ZERO; groups] }
+    }
+
+    /// From a model file's floats; a last block that is not full is padded with zeros.
+    ///
+    /// # Errors
+    /// The index of the first number that is not finite.
+    pub fn from_floats(x: &[f32]) -> Result<Self, usize> {
+        let mut all = Self::zeros(x.len());
+        for (g, x) in x.chunks(GROUP).enumerate() {
+            let mut padded = [0.0; GROUP];
+            padded[..x.len()].copy_from_slice(x);
+            let m = &mut all.m[g * GROUP..][..GROUP];
+            let m = m.try_into().expect("a slice of 32 is an array of 32");
+            all.e[g] = encode_floats(&padded, m).map_err(|at| g * GROUP + at)?;
+        }
+        Ok(all)
+    }
+
+    /// The whole, to be read.
+    pub fn view(&self) -> Blocks<'_> {
+        Blocks { m: &self.m, e: &self.e }
+    }
+
+    /// The whole, to be written.
+    pub fn view_mut(&mut self) -> BlocksMut<'_> {
+        BlocksMut { m: &mut self.m, e: &mut self.e }
+    }
+}
+
 /// `x + y`, block by block. Both are aligned to the larger exponent with 14 bits to spare and
 /// rounded once there, and once more when the sum is encoded.
 #[inline(always)]
@@ -130,6 +173,14 @@ fn align_add(z: &mut [i32; GROUP], m: &[i16; GROUP], down: u32) {
     for (z, &m) in z.iter_mut().zip(m) {
         *z += ((i32::from(m) << 14) + half) >> down;
     }
+}
+
+/// Encodes `z * 2^unit` for any `z` below 2^62: cut to 30 bits first, with rounding.
+#[inline(always)]
+pub fn encode_wide(z: &[i64; GROUP], unit: i32, out: &mut [i16; GROUP]) -> i8 {
+    let peak = z.iter().fold(0, |p, z| p.max(z.unsigned_abs()));
+    let down = bit_length(peak).saturating_sub(30);
+    encode(&z.map(|z| round_shift(z, down) as i32), unit + down as i32, out)
 }
 
 /// `x * c`, where `c` is a positive constant given as (mantissa of 15 bits, exponent).

@@ -73,12 +73,24 @@ pub fn sigmoid(negative: bool, t: u32) -> Sigmoid {
     let below_one = (part << 8) >> whole;
     // In [2^15, 2^16].
     let denominator = ((1 << 24) + below_one) >> 9;
-    let reciprocal = (1u32 << 31) / denominator;
+    let reciprocal = reciprocal(denominator);
     if negative {
         Sigmoid { m: (part * reciprocal) >> 16, down: whole }
     } else {
         Sigmoid { m: reciprocal, down: 0 }
     }
+}
+
+/// `floor(2^31 / d)` for `d` in `[2^15, 2^16]`: a guess in floats, put right in integers, because
+/// vector units have no integer division. However the guess is rounded, the result is the quotient.
+#[inline(always)]
+fn reciprocal(d: u32) -> u32 {
+    let guess = 2_147_483_648.0 / d as f32;
+    // SAFETY: the guess is a number between 2^14 and 2^17.
+    let guess = unsafe { guess.to_int_unchecked::<i32>() } as u32;
+    let rest = (1u32 << 31).wrapping_sub(guess.wrapping_mul(d)) as i32;
+    let guess = if rest < 0 { guess - 1 } else { guess };
+    if rest >= d as i32 { guess + 1 } else { guess }
 }
 
 /// How the gate of a feed-forward layer is bent.
@@ -93,49 +105,66 @@ pub enum Gate {
 /// Largest argument of [`sigmoid`].
 const ARGUMENT_MAX: u32 = (1 << 21) - 1;
 
-/// The gate's value for `x * 2^e`, |x| <= 32767: a number of 31 bits whose unit is `2^(e - 16)`.
+/// The gate's values for a block `x * 2^e`, |x| <= 32767: numbers of 31 bits whose unit is
+/// `2^(e - 16)`.
 #[inline(always)]
+pub fn gates(kind: Gate, x: &[i16; 32], e: i32) -> [i32; 32] {
+    let mut t = [0u32; 32];
+    match kind {
+        Gate::Silu => silu_arguments(x, e, &mut t),
+        Gate::GeluTanh => gelu_arguments(x, e, &mut t),
+    }
+    let mut out = [0; 32];
+    for i in 0..32 {
+        let s = sigmoid(x[i] < 0, t[i]);
+        let magnitude = ((u32::from(x[i].unsigned_abs()) * s.m) >> s.down) as i32;
+        out[i] = if x[i] < 0 { -magnitude } else { magnitude };
+    }
+    out
+}
+
+/// The gate's value for one number `x * 2^e`; see [`gates`].
 pub fn gate(kind: Gate, x: i16, e: i32) -> i32 {
-    let size = u32::from(x.unsigned_abs());
-    let t = match kind {
-        Gate::Silu => silu_argument(size, e),
-        Gate::GeluTanh => gelu_argument(size, e),
-    };
-    let s = sigmoid(x < 0, t);
-    let magnitude = ((size * s.m) >> s.down) as i32;
-    if x < 0 { -magnitude } else { magnitude }
+    gates(kind, &[x; 32], e)[0]
 }
 
 /// `|x| * log2(e)` in units of 2^-16.
 #[inline(always)]
-fn silu_argument(size: u32, e: i32) -> u32 {
-    // log2(e) = 47274 / 2^15, so the product's unit is 2^(e - 15).
-    let product = size * 47274;
-    shift(product, e + 1).min(ARGUMENT_MAX)
+fn silu_arguments(x: &[i16; 32], e: i32, t: &mut [u32; 32]) {
+    for (t, x) in t.iter_mut().zip(x) {
+        // log2(e) = 47274 / 2^15, so the product's unit is 2^(e - 15).
+        *t = u32::from(x.unsigned_abs()) * 47274;
+    }
+    shift(t, e + 1, ARGUMENT_MAX);
 }
 
 /// `2 sqrt(2/pi) log2(e) (|x| + 0.044715 |x|^3)` in units of 2^-16. From |x| = 8 on the sigmoid is
 /// 0 or 1 to all bits kept, so |x| is cut there.
 #[inline(always)]
-fn gelu_argument(size: u32, e: i32) -> u32 {
-    let x = shift(size, e + 12).min(32767);
-    let square = (x * x) >> 12;
-    // 3373 / 2^15 and 9430 / 2^12 are the two coefficients.
-    let slope = 9430 + ((3373 * square) >> 15);
-    ((x * slope) >> 8).min(ARGUMENT_MAX)
+fn gelu_arguments(x: &[i16; 32], e: i32, t: &mut [u32; 32]) {
+    for (t, x) in t.iter_mut().zip(x) {
+        *t = u32::from(x.unsigned_abs());
+    }
+    shift(t, e + 12, 32767);
+    for t in t {
+        let square = (*t * *t) >> 12;
+        // 3373 / 2^15 and 9430 / 2^12 are the two coefficients.
+        let slope = 9430 + ((3373 * square) >> 15);
+        *t = ((*t * slope) >> 8).min(ARGUMENT_MAX);
+    }
 }
 
-/// `x * 2^n`, cut towards zero, saturating at 2^31 - 1.
+/// `x * 2^n`, cut towards zero, at most `max < 2^31`.
 #[inline(always)]
-fn shift(x: u32, n: i32) -> u32 {
+fn shift(x: &mut [u32; 32], n: i32, max: u32) {
     if n <= 0 {
-        x >> (-n).min(31)
-    } else if x == 0 {
-        0
-    } else if x >> (31 - n.min(31)) != 0 {
-        (1 << 31) - 1
+        let n = (-n).min(31);
+        x.iter_mut().for_each(|x| *x = (*x >> n).min(max));
     } else {
-        x << n
+        // What would pass `max` is cut before it is shifted, so nothing is lost above.
+        let n = n.min(31);
+        let top = max >> n;
+        x.iter_mut().for_each(|x| *x = if *x > top { max } else { *x << n });
     }
 }
 
@@ -183,6 +212,13 @@ mod tests {
                 let gelu_near = (ours(Gate::GeluTanh) - gelu(real)).abs();
                 assert!(gelu_near <= slack + 4e-4 * real.abs().min(8.0), "gelu({real})");
             }
+        }
+    }
+
+    #[test]
+    fn reciprocals_are_quotients() {
+        for d in 1 << 15..=1 << 16 {
+            assert_eq!(reciprocal(d), (1 << 31) / d, "{d}");
         }
     }
 

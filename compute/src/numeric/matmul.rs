@@ -32,7 +32,9 @@ impl Unit {
     pub fn new(shape: Shape, top: i32, min_top: i32, token: &Token) -> Self {
         let spare = |bound: u64| bit_length(bound).saturating_sub(29) as i32;
         let dot_up = spare(token.bound.saturating_mul(u64::from(shape.q_max)));
-        let mut exponent = token.exponent + top + dot_up;
+        // The product of two fractions was shifted down by 15.
+        let scale_exponent = token.exponent + 15;
+        let mut exponent = scale_exponent + top + dot_up;
         let (t_exponent, t_bound) = if shape.span == 16 {
             (token.half_t_exponent, token.half_t_bound)
         } else {
@@ -42,7 +44,19 @@ impl Unit {
             let min_up = spare(t_bound * 32767);
             exponent = exponent.max(t_exponent + min_top + min_up);
         }
-        Self { exponent, dot: exponent - token.exponent, min: exponent - t_exponent }
+        Self { exponent, dot: exponent - scale_exponent, min: exponent - t_exponent }
+    }
+
+    /// The shift of a dot whose row has exponent 0.
+    #[inline(always)]
+    pub fn dot_shift(&self) -> i32 {
+        self.dot
+    }
+
+    /// The shift of a sum of minima whose row has exponent 0.
+    #[inline(always)]
+    pub fn min_shift(&self) -> i32 {
+        self.min
     }
 
     /// A row's result as a multiple of the unit, at most 2^30 in magnitude.

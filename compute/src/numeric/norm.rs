@@ -1,7 +1,7 @@
 //! RMS normalisation of block floats.
 
 use super::bits::round_shift_32;
-use super::block::{BlocksMut, Blocks, GROUP, ZERO, normalise, peak};
+use super::block::{Blocks, BlocksMut, GROUP, ZERO, normalise, peak};
 use super::scalar::{Factor, Positive, inverse_square_root};
 
 /// What a norm needs beside its weights.
@@ -80,6 +80,7 @@ pub fn apply(x: Blocks, factor: Factor, out: &mut BlocksMut) {
 /// RMS normalisation of one head: `x` (15 bits each) becomes `x * w`, again of 15 bits.
 ///
 /// Returns the exponent to add and the factor `1 / rms(x * 2^e)`.
+#[inline(always)]
 pub fn rms_norm_head(x: &mut [i32], e: i32, w: Blocks, epsilon: Epsilon) -> (i32, Factor) {
     let sum = x.iter().map(|&x| (i64::from(x) * i64::from(x)) as u64).sum();
     let factor = inverse_square_root(
@@ -95,6 +96,7 @@ pub fn rms_norm_head(x: &mut [i32], e: i32, w: Blocks, epsilon: Epsilon) -> (i32
 }
 
 /// Brings numbers of at most 30 bits to 15 bits in place; returns the exponent taken out.
+#[inline(always)]
 pub fn settle(x: &mut [i32]) -> i32 {
     let peak = peak(x);
     if peak == 0 {

@@ -172,11 +172,8 @@ fn fit(x: &[i64]) -> (Vec<i16>, i32) {
         up += 1;
     }
     let divide = |x: i64| {
-        let (n, d) = if up >= 0 {
-            (x.unsigned_abs() << up, 127)
-        } else {
-            (x.unsigned_abs(), 127u64 << -up)
-        };
+        let (n, d) =
+            if up >= 0 { (x.unsigned_abs() << up, 127) } else { (x.unsigned_abs(), 127u64 << -up) };
         let magnitude = ((2 * n + d) / (2 * d)).min(32767) as i16;
         if x < 0 { -magnitude } else { magnitude }
     };
@@ -291,16 +288,14 @@ fn fives(high: &[u8], low: &[u8], q: &mut [i16]) {
 fn floats(kind: TensorType, row: &[u8], out: &mut Vec<f32>) {
     out.clear();
     match kind {
-        TensorType::F32 => out.extend(
-            row.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])),
-        ),
+        TensorType::F32 => {
+            out.extend(row.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])))
+        }
         TensorType::BF16 => out.extend(
             row.chunks_exact(2)
                 .map(|b| f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16)),
         ),
-        _ => out.extend(
-            row.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()),
-        ),
+        _ => out.extend(row.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32())),
     }
 }
 

@@ -1,0 +1,7 @@
+//! Where rooms meet: pure decisions about answers, without clock, file, thread or socket.
+
+mod answer;
+mod stop;
+
+pub use answer::{Answer, Finish, Piece};
+pub use stop::Stops;

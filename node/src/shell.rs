@@ -1,0 +1,110 @@
+//! Everything that has an effect: files, threads, terminals, sockets, clocks and dice.
+
+mod args;
+mod daemon;
+mod http;
+mod library;
+mod line;
+mod machine;
+mod progress;
+mod sequence;
+mod settings;
+mod speaker;
+mod tools;
+mod toy;
+mod worker;
+
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use etcetera::BaseStrategy;
+use thiserror::Error;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::prelude::*;
+
+use self::args::{Command, CommandLine};
+use self::library::FindError;
+use self::settings::{Layer, Settings, SettingsError, Sources};
+
+/// Exit code of what was asked wrongly; clap uses it, too.
+const EXIT_USAGE: u8 = 2;
+
+/// Something was asked wrongly, in a way that clap cannot know.
+#[derive(Debug, Error)]
+#[error("{0}")]
+struct Usage(String);
+
+/// Runs the program; its exit code.
+pub fn run() -> ExitCode {
+    match dispatch(&CommandLine::parse()) {
+        Ok(code) => code,
+        // Whoever read our output has enough of it, as `head` does.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cadencia: {error:#}");
+            ExitCode::from(exit_code(&error))
+        }
+    }
+}
+
+fn dispatch(line: &CommandLine) -> Result<ExitCode> {
+    let settings = settings(line)?;
+    let usual = if matches!(line.command, Command::Up(_)) { "info" } else { "warn" };
+    start_log(settings.log.as_deref(), usual)?;
+    match &line.command {
+        Command::Up(flags) => daemon::up(flags, settings),
+        Command::Chat(flags) => tools::chat(flags, &settings),
+        Command::Models(flags) => tools::models(flags, &settings),
+        Command::Tokenize(flags) => tools::tokenize(flags, &settings),
+        Command::Generate(flags) => tools::generate(flags, &settings),
+        Command::Logits(flags) => tools::logits(flags, &settings),
+        Command::Perplexity(flags) => tools::perplexity(flags, &settings),
+        Command::Bench(flags) => tools::bench(flags, &settings),
+        Command::Doctor(flags) => tools::doctor(flags, &settings),
+    }
+}
+
+/// Defaults, under the config file, under the environment, under the flags.
+fn settings(line: &CommandLine) -> Result<Settings> {
+    let env = |name: &str| std::env::var(name).ok();
+    let folders = etcetera::choose_base_strategy().context("this user has no home folder")?;
+    let asked = line.everywhere.config.clone();
+    let asked =
+        asked.or_else(|| env("CADENCIA_CONFIG").filter(|p| !p.is_empty()).map(PathBuf::from));
+    let usual = folders.config_dir().join("cadencia").join("config.toml");
+    let file = match asked {
+        Some(path) => (path.clone(), Layer::read(&path, true)?),
+        None => (usual.clone(), Layer::read(&usual, false)?),
+    };
+    let sources = Sources { file, env: Layer::from_env(&env)?, flags: line.layer() };
+    let models_dir = folders.data_dir().join("cadencia").join("models");
+    Ok(Settings::of(sources, machine::cores(), models_dir)?)
+}
+
+/// Logs to stderr what `filter` lets through; what others write with RUST_LOG counts, too.
+fn start_log(filter: Option<&str>, usual: &str) -> Result<()> {
+    let rust_log = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
+    let text = filter.map(str::to_string).or(rust_log).unwrap_or_else(|| usual.into());
+    let targets: Targets = text.parse().map_err(|error| {
+        Usage(format!("log filter {text:?}: {error}; try info, or warn,cadencia=debug"))
+    })?;
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+    tracing_subscriber::registry().with(lines).with(targets).init();
+    Ok(())
+}
+
+fn exit_code(error: &anyhow::Error) -> u8 {
+    let unsaid = matches!(error.downcast_ref(), Some(FindError::Unsaid(_) | FindError::NoName(_)));
+    match unsaid || error.is::<Usage>() || error.is::<SettingsError>() {
+        true => EXIT_USAGE,
+        false => 1,
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io = error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>());
+    io.into_iter().any(|io| io.kind() == ErrorKind::BrokenPipe)
+}

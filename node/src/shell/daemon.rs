@@ -1,0 +1,279 @@
+//! `cadencia up`: binds, loads, serves, and stops in good order.
+//!
+//! **Invariant:** nothing on disk says that a node runs: no lock, no process id. A node that is
+//! killed at any moment leaves nothing that the next start could trip over; a port file is written
+//! anew by each start.
+
+use std::io::Write;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use tokio::net::TcpListener;
+use tokio::sync::{oneshot, watch};
+
+use super::Usage;
+use super::args::Up;
+use super::http::{Api, Guard, Key, Server, router};
+use super::library;
+use super::line::Line;
+use super::settings::{Secret, Settings};
+use super::worker::{self, Phase, Serving};
+
+/// How long connections get to deliver their last bytes after their answers were cut off.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// Threads that speak HTTP. They wait most of the time; the processor is the model's.
+const HTTP_THREADS: usize = 2;
+
+/// Runs the daemon until it is told to stop.
+pub fn up(flags: &Up, settings: Settings) -> Result<ExitCode> {
+    if flags.print_config {
+        write!(std::io::stdout(), "{}", settings.to_toml())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let addresses = addresses(&settings.api)?;
+    let guard = guard(&addresses, &settings)?;
+    let model = library::find(settings.model.as_deref(), &settings.models_dirs)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(HTTP_THREADS)
+        .thread_name("http")
+        .enable_all()
+        .build()
+        .context("cannot start the threads that speak HTTP")?;
+    let outcome = runtime.block_on(run(flags, settings, &addresses, guard, model));
+    // Work that is still under way is nobody's any more.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// What `api` resolves to.
+fn addresses(api: &str) -> Result<Vec<SocketAddr>> {
+    let wrong = |why: String| Usage(format!("--api {api:?}: {why}; HOST:PORT is wanted"));
+    let addresses = api.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
+    let addresses: Vec<_> = addresses.collect();
+    match addresses.is_empty() {
+        true => Err(wrong("no such host".into()).into()),
+        false => Ok(addresses),
+    }
+}
+
+/// The rules for who may speak to a node on `addresses`; refuses to be open to the world.
+fn guard(addresses: &[SocketAddr], settings: &Settings) -> Result<Guard> {
+    let loopback = addresses.iter().all(|address| address.ip().is_loopback());
+    let key = settings.api_key.as_ref().map(|Secret(text)| Key::new(text));
+    if !loopback && key.is_none() {
+        let message = format!(
+            "{} can be reached from other machines, so clients must show an API key: \
+             set CADENCIA_API_KEY, or api_key in the config file, or listen on 127.0.0.1",
+            settings.api
+        );
+        return Err(Usage(message).into());
+    }
+    Ok(Guard { loopback, key })
+}
+
+async fn run(
+    flags: &Up,
+    settings: Settings,
+    addresses: &[SocketAddr],
+    guard: Guard,
+    model: PathBuf,
+) -> Result<ExitCode> {
+    let mut signals = Signals::new()?;
+    let listener = TcpListener::bind(addresses)
+        .await
+        .with_context(|| format!("cannot listen on {}", settings.api))?;
+    let address = listener.local_addr().context("the listener has no address")?;
+    tracing::info!(%address, model = %model.display(), "bound; the model is being loaded");
+    let _port_file =
+        flags.port_file.as_deref().map(|path| PortFile::write(path, address)).transpose()?;
+
+    let line = Line::new(settings.queue);
+    let (phase, phases) = watch::channel(Phase::Loading { done: 0, whole: 0 });
+    let drain = Duration::from_secs(settings.drain_seconds);
+    let mut end = worker::start(model, settings.clone(), line.clone(), phase)?;
+    let api = Api::new(line.clone(), phases.clone(), guard);
+    let server = Server::new(listener, router(api));
+    let announcing = tokio::spawn(announce(phases, settings, address));
+
+    let mut failure = None;
+    server
+        .run(async {
+            tokio::select! {
+                signal = signals.next() => tracing::info!(signal, "stopping"),
+                ended = &mut end => failure = Some(why(ended)),
+            }
+        })
+        .await;
+    announcing.abort();
+    line.close();
+    if let Some(error) = failure {
+        return Err(error);
+    }
+    stop(server, &line, drain, &mut signals).await
+}
+
+/// Why the worker ended while the node was meant to go on.
+fn why(ended: Result<Result<()>, oneshot::error::RecvError>) -> anyhow::Error {
+    match ended {
+        Ok(Err(error)) => error,
+        Ok(Ok(())) | Err(_) => anyhow!("the thread that computes ended by itself"),
+    }
+}
+
+/// Lets answers finish for as long as `most`, then cuts them off. A second signal ends at once.
+async fn stop(
+    server: Server,
+    line: &Arc<Line>,
+    most: Duration,
+    signals: &mut Signals,
+) -> Result<ExitCode> {
+    let drained = async {
+        let drain = server.drain();
+        tokio::pin!(drain);
+        if tokio::time::timeout(most, &mut drain).await.is_err() {
+            tracing::warn!(seconds = most.as_secs(), "answers are cut off");
+            line.clear();
+            let _ = tokio::time::timeout(FAREWELL, &mut drain).await;
+        }
+    };
+    tokio::select! {
+        () = drained => {
+            tracing::info!("stopped");
+            Ok(ExitCode::SUCCESS)
+        }
+        signal = signals.next() => {
+            tracing::warn!(signal, "ended at once");
+            Ok(ExitCode::from(130))
+        }
+    }
+}
+
+/// Waits until the model answers, and says so in one line on stdout that scripts may wait for.
+async fn announce(mut phases: watch::Receiver<Phase>, settings: Settings, address: SocketAddr) {
+    let ready = |phase: &Phase| matches!(phase, Phase::Ready(_));
+    let Ok(phase) = phases.wait_for(ready).await.map(|phase| phase.clone()) else { return };
+    let Phase::Ready(serving) = phase else { return };
+    let line = readiness(&serving, &settings, address);
+    // Who started us may have closed our stdout; that is no reason to stop.
+    let _ = writeln!(std::io::stdout(), "{line}");
+    let _ = std::io::stdout().flush();
+}
+
+/// What computes which model, with how much context, and where it listens.
+fn readiness(serving: &Serving, settings: &Settings, address: SocketAddr) -> String {
+    let summary = serving.speaker.model().summary();
+    format!(
+        "{} ({}, {} layers) on cpu with {} kernels and {} threads, context {}, \
+         listening on http://{address}",
+        serving.speaker.name(),
+        summary.architecture,
+        summary.layers,
+        summary.kernels,
+        settings.threads,
+        serving.context,
+    )
+}
+
+/// A file that holds the port; removed when the node stops in good order.
+struct PortFile(PathBuf);
+
+impl PortFile {
+    /// Written beside and moved into place, so that whoever reads it reads all of it.
+    fn write(path: &Path, address: SocketAddr) -> Result<Self> {
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".part");
+        std::fs::write(&beside, format!("{}\n", address.port()))
+            .and_then(|()| std::fs::rename(&beside, path))
+            .with_context(|| format!("cannot write the port file {}", path.display()))?;
+        Ok(Self(path.into()))
+    }
+}
+
+impl Drop for PortFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// The signals that ask a daemon to stop.
+struct Signals {
+    #[cfg(unix)]
+    terminate: tokio::signal::unix::Signal,
+    #[cfg(unix)]
+    interrupt: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn new() -> Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let listen = |kind| signal(kind).context("cannot listen for signals");
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+#[cfg(not(unix))]
+impl Signals {
+    fn new() -> Result<Self> {
+        Ok(Self {})
+    }
+
+    async fn next(&mut self) -> &'static str {
+        if tokio::signal::ctrl_c().await.is_err() {
+            // Without signals a node ends when it is killed, which does no harm.
+            std::future::pending::<()>().await;
+        }
+        "Ctrl-C"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::settings::{Layer, Sources};
+    use super::*;
+
+    fn settings(api: &str, key: Option<&str>) -> Settings {
+        let flags = Layer {
+            api: Some(api.into()),
+            api_key: key.map(|key| Secret(key.into())),
+            ..Layer::default()
+        };
+        Settings::of(Sources { flags, ..Sources::default() }, 1, "/models".into()).unwrap()
+    }
+
+    fn check(api: &str, key: Option<&str>) -> Result<Guard> {
+        guard(&addresses(api)?, &settings(api, key))
+    }
+
+    #[test]
+    fn an_address_beyond_this_machine_needs_a_key() {
+        assert!(check("127.0.0.1:0", None).unwrap().loopback);
+        assert!(check("[::1]:0", None).unwrap().loopback);
+        for api in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
+            let error = check(api, None).unwrap_err();
+            assert!(error.is::<Usage>() && error.to_string().contains("CADENCIA_API_KEY"));
+            assert!(!check(api, Some("k")).unwrap().loopback);
+        }
+    }
+
+    #[test]
+    fn an_address_that_is_none_is_a_usage_error() {
+        for api in ["", "127.0.0.1", "127.0.0.1:99999", "8080"] {
+            assert!(addresses(api).unwrap_err().is::<Usage>(), "{api:?}");
+        }
+    }
+}

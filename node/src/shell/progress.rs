@@ -1,0 +1,98 @@
+//! How far a long piece of work has come, on stderr: one line that is redrawn on a terminal, a
+//! plain line now and then elsewhere.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// A terminal is redrawn no more often than an eye can follow.
+const REDRAW: Duration = Duration::from_millis(100);
+/// A log file gets a line no more often than this.
+const LINE: Duration = Duration::from_secs(5);
+
+/// Progress of one piece of work. Dropping it clears the line on a terminal.
+#[derive(Debug)]
+pub struct Progress {
+    what: &'static str,
+    unit: Unit,
+    terminal: bool,
+    start: Instant,
+    shown: Option<Instant>,
+}
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Bytes, shown as MB.
+    Bytes,
+    /// Tokens.
+    Tokens,
+}
+
+impl Progress {
+    /// Of the work that `what` names, such as `loading`.
+    pub fn new(what: &'static str, unit: Unit) -> Self {
+        let terminal = std::io::stderr().is_terminal();
+        Self { what, unit, terminal, start: Instant::now(), shown: None }
+    }
+
+    /// `done` of `whole` is done.
+    pub fn set(&mut self, done: u64, whole: u64) {
+        let pause = if self.terminal { REDRAW } else { LINE };
+        let last = self.shown.unwrap_or(self.start);
+        // Short work shows nothing: the first line comes only after the first pause.
+        if last.elapsed() < pause {
+            return;
+        }
+        self.shown = Some(Instant::now());
+        let line = line(self.what, self.unit, done, whole, self.start.elapsed());
+        let mut out = std::io::stderr().lock();
+        // Nobody can be told that stderr is gone.
+        let _ = match self.terminal {
+            true => write!(out, "\r\x1b[2K{line}").and_then(|()| out.flush()),
+            false => writeln!(out, "{line}"),
+        };
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.terminal && self.shown.is_some() {
+            eprint!("\r\x1b[2K");
+        }
+    }
+}
+
+/// One line of progress: share, amounts, speed and the time it will still take.
+fn line(what: &str, unit: Unit, done: u64, whole: u64, elapsed: Duration) -> String {
+    let share = if whole == 0 { 0.0 } else { (done as f64 / whole as f64).min(1.0) };
+    let speed = done as f64 / elapsed.as_secs_f64().max(1e-9);
+    let left = if speed > 0.0 { whole.saturating_sub(done) as f64 / speed } else { 0.0 };
+    let percent = share * 100.0;
+    match unit {
+        Unit::Bytes => {
+            let mb = |bytes: f64| bytes / 1e6;
+            let (done, whole, speed) = (mb(done as f64), mb(whole as f64), mb(speed));
+            format!(
+                "{what} {percent:.0}% ({done:.0} of {whole:.0} MB, {speed:.0} MB/s, {left:.0} s left)"
+            )
+        }
+        Unit::Tokens => {
+            format!(
+                "{what} {percent:.0}% ({done} of {whole} tokens, {speed:.1}/s, {left:.0} s left)"
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_tells_share_speed_and_time_left() {
+        let text = line("loading", Unit::Bytes, 25_000_000, 100_000_000, Duration::from_secs(1));
+        assert_eq!(text, "loading 25% (25 of 100 MB, 25 MB/s, 3 s left)");
+        let text = line("reading", Unit::Tokens, 0, 0, Duration::ZERO);
+        assert_eq!(text, "reading 0% (0 of 0 tokens, 0.0/s, 0 s left)");
+    }
+}

@@ -1,0 +1,421 @@
+//! What the user has set: built-in defaults, under the config file, under the environment, under
+//! the command line's flags.
+//!
+//! Each source is a [`Layer`]; [`Settings::of`] lays them over one another and checks the result,
+//! so that nothing later has to ask where a value came from or whether it is sound.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use compute::engine::KernelChoice;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Threads that anyone may ask for; more than any machine has, few enough to start.
+pub const THREADS_MAX: usize = 1024;
+/// Requests that may be told to wait; each holds its prompt in memory.
+pub const QUEUE_MAX: usize = 4096;
+/// Context without a wish of the user's, tokens. Enough for a long talk, and cheap to hold.
+pub const CONTEXT_DEFAULT: usize = 8192;
+/// How long a stop may take, seconds: a supervisor's patience.
+const DRAIN_SECONDS_MAX: u64 = 3600;
+
+/// Why settings were refused. All of these are the user's to correct.
+#[derive(Debug, Error)]
+pub enum SettingsError {
+    /// The file named on the command line or in the environment is not there.
+    #[error("cannot read the config file {path}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is no TOML, or has a key or value that is not known.
+    #[error("{path}: {message}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Line, key and what is wrong with it.
+        message: String,
+    },
+    /// An environment variable's text does not say what it must.
+    #[error("{name}={text:?}: {wanted} is wanted")]
+    Environment {
+        /// The variable.
+        name: &'static str,
+        /// Its text.
+        text: String,
+        /// What would be right.
+        wanted: &'static str,
+    },
+    /// A value is out of its range, wherever it came from.
+    #[error("{key} = {value} (from {source_name}): {wanted} is wanted")]
+    Range {
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        value: String,
+        /// Who set it.
+        source_name: String,
+        /// The range.
+        wanted: String,
+    },
+}
+
+/// Which kernels compute. Every choice gives the same bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kernels {
+    /// The fastest that this machine passes the self-test with.
+    #[default]
+    Auto,
+    /// AVX2; refused where the machine has none.
+    Avx2,
+    /// Plain Rust, runs anywhere.
+    Portable,
+    /// The definition of the numeric class; very slow.
+    Reference,
+}
+
+impl From<Kernels> for KernelChoice {
+    fn from(kernels: Kernels) -> Self {
+        match kernels {
+            Kernels::Auto => KernelChoice::Auto,
+            Kernels::Avx2 => KernelChoice::Avx2,
+            Kernels::Portable => KernelChoice::Portable,
+            Kernels::Reference => KernelChoice::Reference,
+        }
+    }
+}
+
+/// Text that must not be shown: it prints as `(hidden)`.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("(hidden)")
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str("(hidden)")
+    }
+}
+
+impl std::str::FromStr for Secret {
+    type Err = std::convert::Infallible;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.to_string()))
+    }
+}
+
+/// What one source sets; the keys are those of the config file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Layer {
+    /// Path of a GGUF file, or a name in a models folder.
+    pub model: Option<String>,
+    /// Folders that hold models.
+    pub models_dirs: Option<Vec<PathBuf>>,
+    /// Where the API listens, `HOST:PORT`.
+    pub api: Option<String>,
+    /// What a client must present as `Authorization: Bearer`.
+    pub api_key: Option<Secret>,
+    /// Threads that compute.
+    pub threads: Option<usize>,
+    /// Which kernels.
+    pub kernels: Option<Kernels>,
+    /// Tokens that one conversation may hold.
+    pub ctx: Option<usize>,
+    /// Requests that may wait while one is answered.
+    pub queue: Option<usize>,
+    /// How long a stopping node lets answers finish, seconds.
+    pub drain_seconds: Option<u64>,
+    /// Log filter, such as `info` or `warn,cadencia=debug`.
+    pub log: Option<String>,
+}
+
+impl Layer {
+    /// From a config file; a file that is not there sets nothing, unless it was asked for by name.
+    pub fn read(path: &Path, asked_for: bool) -> Result<Self, SettingsError> {
+        match std::fs::read_to_string(path) {
+            Ok(text) => Self::parse(path, &text),
+            Err(source) if source.kind() == std::io::ErrorKind::NotFound && !asked_for => {
+                Ok(Self::default())
+            }
+            Err(source) => Err(SettingsError::Unreadable { path: path.into(), source }),
+        }
+    }
+
+    /// From the text of a config file, which `path` names in errors.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, SettingsError> {
+        toml::from_str(text).map_err(|error| SettingsError::File {
+            path: path.into(),
+            message: error.to_string().trim_end().to_string(),
+        })
+    }
+
+    /// From environment variables, which `lookup` reads. An empty one counts as not set.
+    pub fn from_env(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
+        let text = |name: &'static str| lookup(name).filter(|text| !text.is_empty());
+        Ok(Self {
+            model: text("CADENCIA_MODEL"),
+            models_dirs: text("CADENCIA_MODELS_DIRS")
+                .map(|list| std::env::split_paths(&list).collect()),
+            api: text("CADENCIA_API"),
+            api_key: text("CADENCIA_API_KEY").map(Secret),
+            threads: number("CADENCIA_THREADS", &text)?,
+            kernels: match text("CADENCIA_KERNELS") {
+                None => None,
+                Some(word) => Some(Kernels::from_str(&word, true).map_err(|_| {
+                    SettingsError::Environment {
+                        name: "CADENCIA_KERNELS",
+                        text: word,
+                        wanted: "auto, avx2, portable or reference",
+                    }
+                })?),
+            },
+            ctx: number("CADENCIA_CTX", &text)?,
+            queue: number("CADENCIA_QUEUE", &text)?,
+            drain_seconds: number("CADENCIA_DRAIN_SECONDS", &text)?,
+            log: text("CADENCIA_LOG"),
+        })
+    }
+
+    /// This layer, over `under`.
+    fn over(self, under: Layer) -> Layer {
+        Layer {
+            model: self.model.or(under.model),
+            models_dirs: self.models_dirs.or(under.models_dirs),
+            api: self.api.or(under.api),
+            api_key: self.api_key.or(under.api_key),
+            threads: self.threads.or(under.threads),
+            kernels: self.kernels.or(under.kernels),
+            ctx: self.ctx.or(under.ctx),
+            queue: self.queue.or(under.queue),
+            drain_seconds: self.drain_seconds.or(under.drain_seconds),
+            log: self.log.or(under.log),
+        }
+    }
+
+    /// Its keys and values as the config file would have them.
+    fn table(&self) -> toml::Table {
+        toml::Table::try_from(self).expect("every key of a layer has a TOML form")
+    }
+}
+
+/// A number from the environment variable `name`.
+fn number<T: std::str::FromStr>(
+    name: &'static str,
+    text: &dyn Fn(&'static str) -> Option<String>,
+) -> Result<Option<T>, SettingsError> {
+    let Some(text) = text(name) else { return Ok(None) };
+    match text.trim().parse() {
+        Ok(number) => Ok(Some(number)),
+        Err(_) => Err(SettingsError::Environment { name, text, wanted: "a whole number" }),
+    }
+}
+
+/// Where settings come from, lowest first, each with the name it has in messages.
+#[derive(Debug, Clone, Default)]
+pub struct Sources {
+    /// The config file's, and where it is.
+    pub file: (PathBuf, Layer),
+    /// The environment's.
+    pub env: Layer,
+    /// The command line's.
+    pub flags: Layer,
+}
+
+impl Sources {
+    /// Who set `key`: the highest layer that has it.
+    fn of(&self, key: &str) -> String {
+        if self.flags.table().contains_key(key) {
+            "the command line".into()
+        } else if self.env.table().contains_key(key) {
+            format!("CADENCIA_{}", key.to_uppercase())
+        } else if self.file.1.table().contains_key(key) {
+            self.file.0.display().to_string()
+        } else {
+            "default".into()
+        }
+    }
+}
+
+/// Settings that are complete and sound.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Path of a GGUF file, or a name in a models folder.
+    pub model: Option<String>,
+    /// Folders that hold models; names are looked up in them, first to last.
+    pub models_dirs: Vec<PathBuf>,
+    /// Where the API listens, `HOST:PORT`.
+    pub api: String,
+    /// What a client must present.
+    pub api_key: Option<Secret>,
+    /// Threads that compute, 1 to [`THREADS_MAX`].
+    pub threads: usize,
+    /// Which kernels.
+    pub kernels: Kernels,
+    /// Tokens that one conversation may hold; `None` lets the model and the memory decide.
+    pub ctx: Option<usize>,
+    /// Requests that may wait, 0 to [`QUEUE_MAX`].
+    pub queue: usize,
+    /// How long a stopping node lets answers finish, seconds.
+    pub drain_seconds: u64,
+    /// Log filter; `None` where nobody set one.
+    pub log: Option<String>,
+    sources: Sources,
+}
+
+impl Settings {
+    /// Lays `sources` over the defaults: `cores` threads and the folder `models_dir`.
+    pub fn of(sources: Sources, cores: usize, models_dir: PathBuf) -> Result<Self, SettingsError> {
+        let top = sources.flags.clone().over(sources.env.clone()).over(sources.file.1.clone());
+        let settings = Self {
+            model: top.model,
+            models_dirs: top.models_dirs.unwrap_or_else(|| vec![models_dir]),
+            api: top.api.unwrap_or_else(|| "127.0.0.1:8080".into()),
+            api_key: top.api_key,
+            threads: top.threads.unwrap_or(cores),
+            kernels: top.kernels.unwrap_or_default(),
+            ctx: top.ctx,
+            queue: top.queue.unwrap_or(32),
+            drain_seconds: top.drain_seconds.unwrap_or(20),
+            log: top.log,
+            sources,
+        };
+        settings.check()?;
+        Ok(settings)
+    }
+
+    /// All settings as a config file, with where each came from. The API key is not shown.
+    pub fn to_toml(&self) -> String {
+        let whole = Layer {
+            model: self.model.clone(),
+            models_dirs: Some(self.models_dirs.clone()),
+            api: Some(self.api.clone()),
+            api_key: self.api_key.clone(),
+            threads: Some(self.threads),
+            kernels: Some(self.kernels),
+            ctx: self.ctx,
+            queue: Some(self.queue),
+            drain_seconds: Some(self.drain_seconds),
+            log: self.log.clone(),
+        };
+        let lines = whole.table().into_iter().map(|(key, value)| {
+            let from = self.sources.of(&key);
+            format!("{key} = {value}  # {from}\n")
+        });
+        lines.collect()
+    }
+
+    fn check(&self) -> Result<(), SettingsError> {
+        self.within("threads", self.threads as u64, 1, THREADS_MAX as u64)?;
+        self.within("queue", self.queue as u64, 0, QUEUE_MAX as u64)?;
+        self.within("drain_seconds", self.drain_seconds, 0, DRAIN_SECONDS_MAX)?;
+        if let Some(ctx) = self.ctx {
+            self.within("ctx", ctx as u64, 2, u64::from(u32::MAX))?;
+        }
+        if let Some(Secret(key)) = &self.api_key
+            && (key.is_empty() || !key.bytes().all(|b| b.is_ascii_graphic()))
+        {
+            let wanted = "one or more visible ASCII characters without spaces".into();
+            return Err(self.out_of_range("api_key", "(hidden)".into(), wanted));
+        }
+        Ok(())
+    }
+
+    fn within(&self, key: &'static str, n: u64, low: u64, high: u64) -> Result<(), SettingsError> {
+        if (low..=high).contains(&n) {
+            return Ok(());
+        }
+        Err(self.out_of_range(key, n.to_string(), format!("{low} to {high}")))
+    }
+
+    fn out_of_range(&self, key: &'static str, value: String, wanted: String) -> SettingsError {
+        SettingsError::Range { key, value, source_name: self.sources.of(key), wanted }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Layer, SettingsError> {
+        Layer::parse(Path::new("config.toml"), text)
+    }
+
+    fn env(pairs: &'static [(&'static str, &'static str)]) -> Result<Layer, SettingsError> {
+        Layer::from_env(&|name| {
+            pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
+        })
+    }
+
+    fn settle(file: &str, env: Layer, flags: Layer) -> Result<Settings, SettingsError> {
+        let file = ("config.toml".into(), parse(file)?);
+        Settings::of(Sources { file, env, flags }, 4, "/models".into())
+    }
+
+    #[test]
+    fn flags_go_over_the_environment_and_that_over_the_file() {
+        let flags = Layer { threads: Some(3), ..Layer::default() };
+        let env = env(&[("CADENCIA_THREADS", "2"), ("CADENCIA_QUEUE", "7")]).unwrap();
+        let s = settle("threads = 1\nqueue = 6\nctx = 512\n", env, flags).unwrap();
+        assert_eq!((s.threads, s.queue, s.ctx), (3, 7, Some(512)));
+        assert_eq!((s.api.as_str(), s.drain_seconds), ("127.0.0.1:8080", 20));
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_by_name() {
+        let error = parse("modle = \"x\"\n").unwrap_err().to_string();
+        assert!(error.contains("config.toml") && error.contains("`modle`"), "{error}");
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_type_is_refused_with_its_line() {
+        let error = parse("queue = 1\nthreads = \"two\"\n").unwrap_err().to_string();
+        assert!(error.contains("line 2") && error.contains("threads"), "{error}");
+    }
+
+    #[test]
+    fn an_environment_variable_that_is_no_number_is_refused_by_name() {
+        let error = env(&[("CADENCIA_CTX", "lots")]).unwrap_err().to_string();
+        assert_eq!(error, "CADENCIA_CTX=\"lots\": a whole number is wanted");
+        let error = env(&[("CADENCIA_KERNELS", "mmx")]).unwrap_err().to_string();
+        assert!(error.contains("CADENCIA_KERNELS"), "{error}");
+    }
+
+    #[test]
+    fn a_value_out_of_range_says_who_set_it() {
+        let error = settle("threads = 0\n", Layer::default(), Layer::default()).unwrap_err();
+        let text = "threads = 0 (from config.toml): 1 to 1024 is wanted";
+        assert_eq!(error.to_string(), text);
+        let env = env(&[("CADENCIA_QUEUE", "99999")]).unwrap();
+        let error = settle("", env, Layer::default()).unwrap_err().to_string();
+        assert!(error.contains("CADENCIA_QUEUE"), "{error}");
+    }
+
+    #[test]
+    fn printing_names_the_sources_and_hides_the_key() {
+        let env = env(&[("CADENCIA_API_KEY", "sesame")]).unwrap();
+        let settings = settle("ctx = 512\n", env, Layer::default()).unwrap();
+        let text = settings.to_toml();
+        assert!(text.contains("ctx = 512  # config.toml\n"), "{text}");
+        assert!(text.contains("api_key = \"(hidden)\"  # CADENCIA_API_KEY\n"), "{text}");
+        assert!(text.contains("threads = 4  # default\n"), "{text}");
+        assert!(!text.contains("sesame") && !format!("{settings:?}").contains("sesame"));
+        parse(&text).expect("what is printed can be read back");
+    }
+
+    #[test]
+    fn a_missing_file_is_an_error_only_if_it_was_asked_for() {
+        let path = Path::new("/nonexistent/cadencia.toml");
+        assert_eq!(Layer::read(path, false).unwrap(), Layer::default());
+        assert!(Layer::read(path, true).is_err());
+    }
+}

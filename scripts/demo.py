@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""Starts a node on a free port, asks it one question through its HTTP API, streams the answer,
+prints one line of timings and stops the node.
+
+    scripts/demo.py --binary target/release/cadencia --model models/SOME.gguf [--prompt TEXT]
+
+Needs nothing beyond Python's standard library. Settings of the user who runs it (config file,
+CADENCIA_ variables) are kept out, so the demo is the same everywhere.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+READY_WITHIN_S = 120
+ANSWER_WITHIN_S = 120
+STOP_WITHIN_S = 10
+LOG_LINES_MAX = 40
+
+
+class Trouble(Exception):
+    """What went wrong, and what to do about it."""
+
+
+class Node:
+    """A running `cadencia up`; as a context manager it is stopped however the block ends."""
+
+    def __init__(self, binary, model):
+        self.home = tempfile.TemporaryDirectory(prefix="cadencia-demo-")
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("CADENCIA_")}
+        for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
+            environment[name] = self.home.name
+        command = [binary, "up", "--model", model, "--api", "127.0.0.1:0"]
+        self.started = time.monotonic()
+        self.process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            # Ctrl-C must reach the demo alone, which then stops the node itself.
+            start_new_session=True,
+        )
+        self.log = []
+        self.line = None
+        self.changed = threading.Event()
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.reader.join(STOP_WITHIN_S)
+        self.home.cleanup()
+
+    def read(self):
+        """Follows the node's output to its end, so that a full pipe never stops the node."""
+        for line in self.process.stdout:
+            line = line.rstrip()
+            self.log = (self.log + [line])[-LOG_LINES_MAX:]
+            if self.line is None and "listening on http://" in line:
+                self.line = line
+                self.changed.set()
+        self.changed.set()
+
+    def address(self):
+        """Waits for the line that says where it listens; returns (host, port)."""
+        self.changed.wait(READY_WITHIN_S)
+        if self.line is None:
+            raise Trouble("the node did not come up; it said:\n" + self.said())
+        host, port = re.search(r"listening on http://([^/\s]+):(\d+)", self.line).groups()
+        return host, int(port)
+
+    def said(self):
+        return "\n".join("  " + line for line in self.log) or "  (nothing)"
+
+
+def wait_ready(node, address):
+    """Returns seconds from start to the first 200 of /ready."""
+    deadline = node.started + READY_WITHIN_S
+    while time.monotonic() < deadline:
+        if node.process.poll() is not None:
+            raise Trouble(f"the node ended with {node.process.returncode}; it said:\n{node.said()}")
+        connection = http.client.HTTPConnection(*address, timeout=5)
+        try:
+            connection.request("GET", "/ready")
+            if connection.getresponse().status == 200:
+                return time.monotonic() - node.started
+        except OSError:
+            pass
+        finally:
+            connection.close()
+        time.sleep(0.05)
+    raise Trouble(f"/ready was not 200 within {READY_WITHIN_S} s; the node said:\n{node.said()}")
+
+
+def events(response):
+    """The JSON objects of a server-sent event stream, up to [DONE]."""
+    for line in response:
+        line = line.decode("utf-8").strip()
+        if line == "data: [DONE]":
+            return
+        if line.startswith("data: "):
+            yield json.loads(line[len("data: ") :])
+    raise Trouble("the answer broke off before [DONE]")
+
+
+def ask(address, prompt, tokens_max):
+    """Streams the answer to stdout; returns (tokens, seconds to the first, seconds after it)."""
+    body = {
+        "messages": [{"role": "user", "content": prompt}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_tokens": tokens_max,
+        "temperature": 0,
+    }
+    connection = http.client.HTTPConnection(*address, timeout=ANSWER_WITHIN_S)
+    asked = time.monotonic()
+    headers = {"Content-Type": "application/json"}
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+    response = connection.getresponse()
+    if response.status != 200:
+        raise Trouble(f"the node answered {response.status}: {response.read(2000).decode()}")
+    first = last = None
+    pieces = tokens = 0
+    for event in events(response):
+        if "error" in event:
+            raise Trouble(f"the node broke off: {event['error']}")
+        for choice in event.get("choices", []):
+            text = choice.get("delta", {}).get("content")
+            if text:
+                last = time.monotonic()
+                first = first or last
+                pieces += 1
+                print(text, end="", flush=True)
+        tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
+    print()
+    connection.close()
+    if first is None:
+        raise Trouble("the answer was empty")
+    return tokens or pieces, first - asked, last - first
+
+
+def timings(node, model, tokens, first_s, rest_s, ready_s):
+    threads = re.search(r"(\d+) threads?", node.line)
+    parts = [
+        f"{tokens} tokens",
+        f"{(tokens - 1) / rest_s:.1f} tok/s" if tokens > 1 and rest_s > 0 else None,
+        f"first token after {first_s * 1e3:.0f} ms",
+        threads.group(0) if threads else None,
+        os.path.basename(model),
+        f"ready {ready_s:.1f} s after start",
+    ]
+    return "[" + ", ".join(part for part in parts if part) + "]"
+
+
+def run(arguments):
+    for path, fix in ((arguments.binary, "cargo build --release"),
+                      (arguments.model, "scripts/fetch-models.sh")):
+        if not os.path.isfile(path):
+            raise Trouble(f"{path} is missing; make it with: {fix}")
+    with Node(arguments.binary, arguments.model) as node:
+        address = node.address()
+        ready_s = wait_ready(node, address)
+        print(f"{node.line}\n\n> {arguments.prompt}\n", flush=True)
+        answer = ask(address, arguments.prompt, arguments.tokens)
+        print("\n" + timings(node, arguments.model, *answer, ready_s))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("--binary", default="target/release/cadencia")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--prompt", default="What is the capital of France, and why is it famous?")
+    parser.add_argument("--tokens", type=int, default=160, help="of the answer, at most")
+    # An ordinary kill unwinds as Ctrl-C does, so that the node never outlives the demo.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        run(parser.parse_args())
+    except Trouble as trouble:
+        sys.exit(f"demo: {trouble}")
+    except KeyboardInterrupt:
+        sys.exit("demo: stopped")
+    except OSError as error:
+        sys.exit(f"demo: {error}")
+
+
+if __name__ == "__main__":
+    main()
