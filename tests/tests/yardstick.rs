@@ -26,7 +26,8 @@ fn every_tiny_model_is_near_exact_arithmetic() {
         let note = if theirs < COSINE_MEDIAN_MIN { "  llama.cpp itself is further" } else { "" };
         println!("{name:<24} {ours:>9.6} {theirs:>9.6}{note}");
         // A NaN is far too: it is not at least the bound.
-        if !(ours >= COSINE_MEDIAN_MIN) {
+        let near = ours >= COSINE_MEDIAN_MIN;
+        if !near {
             far.push(format!("{name}: {ours:.6} (llama.cpp {theirs:.6})"));
         }
     }
