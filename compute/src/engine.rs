@@ -164,7 +164,9 @@ impl Model {
         let threads = NonZeroUsize::new(options.threads).unwrap_or(NonZeroUsize::MIN);
         let kernels = match options.kernels {
             KernelChoice::Auto => Kernels::fastest(),
-            KernelChoice::Avx2 => Kernels::avx2().ok_or(LoadError::Kernels("AVX2"))?,
+            KernelChoice::Avx2 => Kernels::avx2()
+                .filter(|kernels| kernels.proven())
+                .ok_or(LoadError::Kernels("AVX2 that computes as it should"))?,
             KernelChoice::Portable => Kernels::Portable,
             KernelChoice::Reference => Kernels::Reference,
         };

@@ -9,6 +9,7 @@
 mod json;
 mod tags;
 mod time;
+mod weigh;
 
 use minijinja::value::{Kwargs, Serde};
 use minijinja::{AutoEscape, Environment, ErrorKind, State, Value, context};
@@ -35,10 +36,9 @@ const FUEL_PER_BYTE: u64 = 1;
 /// Most of all of these together: 256 MB.
 const FUEL_MAX: u64 = 4_000_000;
 
-/// Templates are compiled and rendered on a stack of their own. A list in a list in a list is taken
-/// apart as deep as it was built; fuel bounds that, and this holds it. Only what is used of it takes
-/// memory.
-const STACK_BYTES: usize = 256 << 20;
+/// Templates are compiled and rendered on a stack of their own, which holds as many levels as an
+/// expression can have. Only what is used of it takes memory.
+const STACK_BYTES: usize = 32 << 20;
 
 /// The format that models without a template of their own are given, if they have its tokens.
 const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + \
@@ -153,9 +153,9 @@ impl ChatTemplate {
         if source.len() > SOURCE_BYTES_MAX {
             return Err(TemplateError::TooLong { bytes: source.len() });
         }
-        let source = tags::neutral(source).map_err(|line| TemplateError::Syntax {
-            line,
-            detail: "a tag is longer than any real one".to_owned(),
+        let source = tags::fit(source).map_err(|unfit| TemplateError::Syntax {
+            line: unfit.line,
+            detail: unfit.what.to_owned(),
         })?;
         let compiled = on_deep_stack(|| {
             let mut environment = environment();
@@ -240,7 +240,10 @@ fn environment() -> Environment<'static> {
             .expect("the usual delimiters"),
     );
     environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_unknown_method_callback(weigh::method);
+    environment.set_formatter(weigh::formatter);
+    environment.add_filter(tags::WEIGHED, weigh::weighed);
+    environment.add_filter("string", weigh::string);
     environment.add_function("raise_exception", raise_exception);
     environment.add_filter("tojson", to_json);
     environment
@@ -251,7 +254,8 @@ fn environment() -> Environment<'static> {
 #[error("{0}")]
 struct Refusal(String);
 
-fn raise_exception(message: &Value) -> Result<Value, minijinja::Error> {
+fn raise_exception(state: &State, message: &Value) -> Result<Value, minijinja::Error> {
+    weigh::weigh(state, message)?;
     let message = message.to_string();
     let error = minijinja::Error::new(ErrorKind::InvalidOperation, message.clone());
     Err(error.with_source(Refusal(message)))

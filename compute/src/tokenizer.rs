@@ -4,7 +4,8 @@
 //! rules, and SentencePiece BPE (`llama`). Both give the ids that llama.cpp gives.
 //!
 //! **Invariant:** every text has tokens and every list of ids has a text; nothing here panics or
-//! takes more than O(n log n) time, whatever the text.
+//! takes more than O(n log n) time, whatever the text. (A vocabulary may lack some bytes, as that of
+//! SmolLM2 does; those are lost, as they are in llama.cpp.)
 
 mod bpe;
 mod classes;
@@ -158,7 +159,8 @@ impl Tokenizer {
     }
 
     fn byte_level(metadata: &Metadata) -> Result<Self, TokenizerError> {
-        let name = metadata.str("tokenizer.ggml.pre").unwrap_or("default");
+        let name = metadata.str("tokenizer.ggml.pre").filter(|name| !name.is_empty());
+        let name = name.unwrap_or("default");
         let family = family::family(name).ok_or_else(|| TokenizerError::UnknownFamily {
             name: name.to_owned(),
             known: family::known(),
@@ -209,6 +211,16 @@ impl Tokenizer {
             out.extend(self.special.eos);
         }
         out
+    }
+
+    /// The tokens of what a chat template gave: special tokens are parsed, and BOS begins them if
+    /// the model wants it and the template has not written it.
+    pub fn encode_chat(&self, text: &str) -> Vec<u32> {
+        let mut ids = self.encode(text, Specials::ParseOnly);
+        if self.special.adds_bos && ids.first().copied() != self.special.bos {
+            ids.splice(0..0, self.special.bos);
+        }
+        ids
     }
 
     /// The bytes that token `id` adds to a text, which may be a part of a character. Empty for

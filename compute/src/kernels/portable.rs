@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{Call, Group};
-use crate::matrix::{Family, TILE, scales, vectors, words};
+use crate::matrix::{Family, Layout, TILE, scales, vectors, words};
 use crate::numeric::bits::mul_q15;
 use crate::numeric::matmul::Sums;
 
@@ -35,43 +35,36 @@ fn one_tile(call: &Call, tile: usize, out: &mut [Group], at: usize) {
 
 fn tile_sums(call: &Call, tile: usize, first: usize, sums: &mut [[Sums; TILE]]) {
     let layout = &call.matrix.layout;
-    let span = call.matrix.shape().span;
-    let has_min = call.matrix.shape().has_min;
+    let shape = call.matrix.shape();
     let units = call.matrix.tile(tile).chunks_exact(layout.bytes);
-    // Columns by row: what the inner loop reads in order.
-    let mut codes = [[0i16; TILE]; 32];
+    let mut block = Block::default();
     for (u, unit) in units.enumerate() {
-        for block in 0..layout.columns / 32 {
-            let b = u * layout.columns / 32 + block;
-            if b * 32 >= call.matrix.cols {
+        for b in 0..layout.columns / 32 {
+            let column = (u * layout.columns / 32 + b) * 32;
+            if column >= call.matrix.cols {
                 break;
             }
-            read_block(call, unit, block, &mut codes);
+            block.read(layout, unit, b);
             // For spans of 32 a pair is two blocks, for spans of 16 the halves of one.
-            let (pair, parts) =
-                if span == 32 { (block / 2, block % 2..block % 2 + 1) } else { (block, 0..2) };
+            let (pair, part) = if shape.span == 32 { (b / 2, b % 2) } else { (b, 0) };
             let (s, m) = scales(layout, unit, pair);
             for (i, sums) in sums.iter_mut().enumerate() {
-                for (n, part) in parts.clone().enumerate() {
-                    let column = b * 32 + n * span;
-                    let at = (first + i) * call.x.width + column;
-                    let q = &call.x.q[at..at + span];
-                    let a = call.x.a[at / 32];
-                    let mut dot = [0i32; TILE];
-                    for (codes, &q) in codes[n * span..].iter().zip(q) {
-                        for lane in 0..TILE {
-                            dot[lane] += i32::from(codes[lane]) * i32::from(q);
-                        }
-                    }
-                    let t = match (has_min, span) {
+                let at = (first + i) * call.x.width + column;
+                let a = call.x.a[at / 32];
+                for n in 0..32 / shape.span {
+                    let start = n * shape.span;
+                    let q = &call.x.q[at + start..][..shape.span];
+                    let dots = block.dots(layout, start, q);
+                    let t = match (shape.has_min, shape.span) {
                         (false, _) => 0,
                         (true, 32) => call.x.t[at / 32],
-                        (true, _) => call.x.half_t[at / 16],
+                        (true, _) => call.x.half_t[at / 16 + n],
                     };
                     for lane in 0..TILE {
-                        let scale = mul_q15(s[2 * lane + part], a);
-                        sums[lane].dot += i64::from(scale) * i64::from(dot[lane]);
-                        sums[lane].min += i64::from(m[2 * lane + part]) * i64::from(t);
+                        let which = 2 * lane + part + n;
+                        let scale = mul_q15(s[which], a);
+                        sums[lane].dot += i64::from(scale) * i64::from(dots[lane]);
+                        sums[lane].min += i64::from(m[which]) * i64::from(t);
                     }
                 }
             }
@@ -79,22 +72,48 @@ fn tile_sums(call: &Call, tile: usize, first: usize, sums: &mut [[Sums; TILE]]) 
     }
 }
 
-fn read_block(call: &Call, unit: &[u8], block: usize, codes: &mut [[i16; TILE]; 32]) {
-    let layout = &call.matrix.layout;
-    if layout.family == Family::Wide {
-        let words = words(layout, unit, block);
-        for (k, codes) in codes.iter_mut().enumerate() {
-            for (lane, code) in codes.iter_mut().enumerate() {
-                *code = words[k / 2][2 * lane + k % 2];
+/// A block of eight rows, unpacked.
+#[derive(Default)]
+struct Block {
+    /// Codes, not centred: see `matrix::vectors`.
+    codes: [[i8; 32]; 8],
+    /// Codes of 16 bits, for floats.
+    words: [[i16; 16]; 16],
+}
+
+impl Block {
+    fn read(&mut self, layout: &Layout, unit: &[u8], block: usize) {
+        if layout.family == Family::Wide {
+            self.words = words(layout, unit, block);
+        } else {
+            vectors(layout, unit, block, &mut self.codes);
+        }
+    }
+
+    /// Dot products of the eight rows with `q`, which meets the columns from `start` on.
+    fn dots(&self, layout: &Layout, start: usize, q: &[i8]) -> [i32; TILE] {
+        if layout.family == Family::Wide {
+            return self.wide_dots(q);
+        }
+        // Each row has four lanes, as in a vector register; they are added up at the end.
+        let mut lanes = [0i32; 32];
+        for (codes, q) in self.codes[start / 4..].iter().zip(q.chunks_exact(4)) {
+            let q: [i16; 32] = std::array::from_fn(|lane| i16::from(q[lane % 4]));
+            for lane in 0..32 {
+                lanes[lane] += i32::from(i16::from(codes[lane]) * q[lane]);
             }
         }
-        return;
+        let centre = layout.centre * q.iter().map(|&q| i32::from(q)).sum::<i32>();
+        std::array::from_fn(|row| lanes[4 * row..][..4].iter().sum::<i32>() - centre)
     }
-    let mut v = [[0i8; 32]; 8];
-    vectors(layout, unit, block, &mut v);
-    for (k, codes) in codes.iter_mut().enumerate() {
-        for (lane, code) in codes.iter_mut().enumerate() {
-            *code = i16::from(v[k / 4][4 * lane + k % 4]) - layout.centre as i16;
+
+    fn wide_dots(&self, q: &[i8]) -> [i32; TILE] {
+        let mut dots = [0; TILE];
+        for (words, q) in self.words.iter().zip(q.chunks_exact(2)) {
+            for (dot, word) in dots.iter_mut().zip(words.chunks_exact(2)) {
+                *dot += i32::from(word[0]) * i32::from(q[0]) + i32::from(word[1]) * i32::from(q[1]);
+            }
         }
+        dots
     }
 }

@@ -47,14 +47,11 @@ pub fn vectors(layout: &Layout, unit: &[u8], block: usize, out: &mut [[i8; 32]; 
     use TensorType::*;
     let low = |w: usize| -> &[u8] { &unit[layout.low + 32 * w..][..32] };
     let high = |w: usize| -> &[u8] { &unit[layout.high + 32 * w..][..32] };
-    let each = |out: &mut [i8; 32], from: &[u8], f: &dyn Fn(u8) -> u8| {
-        out.iter_mut().zip(from).for_each(|(o, &x)| *o = f(x) as i8);
-    };
     for (s, out) in out.iter_mut().enumerate() {
         match layout.kind {
             Q4_0 | Q4_1 | Q5_0 | Q5_1 => {
                 let shift = 4 * (s / 4);
-                each(out, low(4 * block + s % 4), &|x| (x >> shift) & 15);
+                each(out, low(4 * block + s % 4), |x| (x >> shift) & 15);
                 if layout.high != 0 {
                     let fifth = high(block);
                     out.iter_mut().zip(fifth).for_each(|(o, x)| *o |= (((x >> s) & 1) << 4) as i8);
@@ -63,12 +60,12 @@ pub fn vectors(layout: &Layout, unit: &[u8], block: usize, out: &mut [[i8; 32]; 
             IQ4_NL | IQ4_XS => {
                 let shift = 4 * (s / 4);
                 let value = |x: u8| IQ4_VALUES[usize::from((x >> shift) & 15)] as u8;
-                each(out, low(4 * block + s % 4), &value);
+                each(out, low(4 * block + s % 4), value);
             }
-            Q8_0 => each(out, low(8 * block + s), &|x| x),
+            Q8_0 => each(out, low(8 * block + s), |x| x),
             Q4_K | Q5_K => {
                 let shift = 4 * (block % 2);
-                each(out, low(8 * (block / 2) + s), &|x| (x >> shift) & 15);
+                each(out, low(8 * (block / 2) + s), |x| (x >> shift) & 15);
                 if layout.high != 0 {
                     let bit = |x: &u8| (((x >> block) & 1) << 4) as i8;
                     out.iter_mut().zip(high(s)).for_each(|(o, x)| *o |= bit(x));
@@ -77,13 +74,13 @@ pub fn vectors(layout: &Layout, unit: &[u8], block: usize, out: &mut [[i8; 32]; 
             Q6_K => {
                 let (half, quarter) = (block / 4, block % 4);
                 let shift = 4 * (quarter / 2);
-                each(out, low(16 * half + 8 * (quarter % 2) + s), &|x| (x >> shift) & 15);
+                each(out, low(16 * half + 8 * (quarter % 2) + s), |x| (x >> shift) & 15);
                 let bits = |x: &u8| (((x >> (2 * quarter)) & 3) << 4) as i8;
                 out.iter_mut().zip(high(8 * half + s)).for_each(|(o, x)| *o |= bits(x));
             }
             Q3_K | Q2_K => {
                 let (half, quarter) = (block / 4, block % 4);
-                each(out, low(8 * half + s), &|x| (x >> (2 * quarter)) & 3);
+                each(out, low(8 * half + s), |x| (x >> (2 * quarter)) & 3);
                 if layout.high != 0 {
                     let bit = |x: &u8| (((x >> block) & 1) << 2) as i8;
                     out.iter_mut().zip(high(s)).for_each(|(o, x)| *o |= bit(x));
@@ -92,6 +89,12 @@ pub fn vectors(layout: &Layout, unit: &[u8], block: usize, out: &mut [[i8; 32]; 
             F32 | F16 | BF16 => unreachable!("floats are read with `words`"),
         }
     }
+}
+
+/// Each of `from` through `f`.
+#[inline(always)]
+fn each(out: &mut [i8; 32], from: &[u8], f: impl Fn(u8) -> u8) {
+    out.iter_mut().zip(from).for_each(|(out, &x)| *out = f(x) as i8);
 }
 
 /// The 16-bit codes of block `block`: vector `w` holds columns `2 w` and `2 w + 1` of row 0, then

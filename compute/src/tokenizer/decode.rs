@@ -1,6 +1,7 @@
 //! Tokens back to text, one at a time.
 
 use super::Tokenizer;
+use super::vocabulary::Kind;
 
 /// Turns tokens into text as they come. A character whose bytes are spread over tokens appears
 /// when it is whole; bytes that are no UTF-8 become U+FFFD, as few as possible.
@@ -27,7 +28,10 @@ impl<'t> Decoder<'t> {
     pub fn push(&mut self, id: u32) -> &str {
         let mut piece = self.tokenizer.piece(id);
         if self.strip && !piece.is_empty() {
-            piece = piece.strip_prefix(b" ").unwrap_or(piece);
+            // None is put before a user-defined token.
+            if self.tokenizer.vocabulary.kind(id) != Kind::UserDefined {
+                piece = piece.strip_prefix(b" ").unwrap_or(piece);
+            }
             self.strip = false;
         }
         self.held.extend_from_slice(piece);

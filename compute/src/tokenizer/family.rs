@@ -37,7 +37,7 @@ const PLAIN: Family = Family { names: &[], passes: &[], whole_words: false, adds
 
 const FAMILIES: &[Family] = &[
     Family {
-        names: &["default", ""],
+        names: &["default"],
         passes: &[
             Pass::Run { set: Set::PunctuationAndSigns, max: ANY },
             Pass::Gpt2,

@@ -71,7 +71,10 @@ impl Spm {
         }
         let mut rest: &str = &text;
         while !rest.is_empty() {
-            let end = rest.floor_char_boundary(PART_BYTES_MAX);
+            let mut end = rest.len().min(PART_BYTES_MAX);
+            while !rest.is_char_boundary(end) {
+                end -= 1;
+            }
             self.part(vocabulary, &rest[..end], work, out);
             rest = &rest[end..];
         }

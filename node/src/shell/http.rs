@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 
 use self::access::Access;
-use self::fault::{Fault, json_response};
+use self::fault::{Fault, json_response, quoted};
 use self::reply::Route;
 use super::line::Line;
 use super::worker::{Phase, Serving};
@@ -122,7 +122,7 @@ async fn model(
     // A name that is no text is nobody's.
     let name = name.map(|Path(name)| name).unwrap_or_default();
     if name != serving.speaker.name() {
-        let message = format!("the model {name:?} is not served here");
+        let message = format!("the model {} is not served here", quoted(&name));
         let fault = Fault::new(StatusCode::NOT_FOUND, "model_not_found", message);
         return Err(fault.about("model"));
     }

@@ -148,15 +148,15 @@ impl Line {
         let waiting = state.waiting.len();
         // With nobody being answered, the first to wait is not waiting but next.
         let most = self.waiting_max + usize::from(state.answering.is_none());
-        match () {
-            () if state.closed => Err(Turned::Closed),
-            () if waiting >= most => {
-                // Room appears when the one that is being answered is done.
-                let retry_seconds = state.usual.as_secs() + 1;
-                Err(Turned::Full { waiting, retry_seconds: retry_seconds.min(RETRY_SECONDS_MAX) })
-            }
-            () => Ok(()),
+        if state.closed {
+            return Err(Turned::Closed);
         }
+        if waiting >= most {
+            // Room appears when the one that is being answered is done.
+            let retry_seconds = (state.usual.as_secs() + 1).min(RETRY_SECONDS_MAX);
+            return Err(Turned::Full { waiting, retry_seconds });
+        }
+        Ok(())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -4,6 +4,7 @@
 //! its new tokens. That changes speed and never bits: the cache of a token depends on the tokens
 //! before it and on nothing else.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,9 +15,12 @@ use thiserror::Error;
 
 use crate::house::{Answer, Finish, Piece, Stops};
 
-/// Prompt tokens computed between two looks at whether the answer is still wanted. More is hardly
-/// faster; this many take a small model a fraction of a second.
-const PIECE: usize = 128;
+/// Prompt tokens computed between two looks at whether the answer is still wanted: as many as take
+/// about [`PIECE_TIME`], within these bounds. More than the most are not faster, and fewer than the
+/// least much slower.
+const PIECE_TOKENS: RangeInclusive<usize> = 16..=512;
+/// How long a client that goes away may keep the processor busy.
+const PIECE_TIME: Duration = Duration::from_millis(250);
 
 /// Why there is no answer.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -114,12 +118,14 @@ pub struct Sequence {
     session: Session,
     tokens: Vec<u32>,
     context: usize,
+    /// Tokens of the next piece, going by how long the last ones took.
+    piece: usize,
 }
 
 impl Sequence {
     /// An empty one that holds up to `context` tokens.
     pub fn new(model: &Arc<Model>, context: usize) -> Self {
-        Self { session: model.session(context), tokens: Vec::new(), context }
+        Self { session: model.session(context), tokens: Vec::new(), context, piece: 64 }
     }
 
     /// Tokens that it holds.
@@ -179,23 +185,24 @@ impl Sequence {
         halted: &dyn Fn() -> bool,
         progress: &mut dyn FnMut(usize),
     ) -> Result<Option<Vec<f32>>, StepError> {
-        let mut done = 0;
-        loop {
-            if halted() {
-                return Ok(None);
+        let mut rest = tokens;
+        while !halted() {
+            let start = Instant::now();
+            let (piece, later) = rest.split_at(rest.len().min(self.piece));
+            let last = later.is_empty();
+            let logits = match last {
+                true => Some(self.session.logits(piece)?.to_vec()),
+                false => self.session.feed(piece).map(|()| None)?,
+            };
+            self.tokens.extend_from_slice(piece);
+            rest = later;
+            progress(tokens.len() - rest.len());
+            if last {
+                return Ok(logits);
             }
-            let rest = &tokens[done..];
-            if rest.len() <= PIECE {
-                let logits = self.session.logits(rest)?.to_vec();
-                self.tokens.extend_from_slice(rest);
-                progress(tokens.len());
-                return Ok(Some(logits));
-            }
-            self.session.feed(&rest[..PIECE])?;
-            self.tokens.extend_from_slice(&rest[..PIECE]);
-            done += PIECE;
-            progress(done);
+            self.piece = next_piece(self.piece, start.elapsed());
         }
+        Ok(None)
     }
 
     /// Picks tokens until the answer is over, beginning with `logits`.
@@ -236,5 +243,29 @@ impl Sequence {
             hear(Heard::Text(rest));
         }
         Ok(())
+    }
+}
+
+/// The size of the piece after one of `tokens` that took `time`.
+fn next_piece(tokens: usize, time: Duration) -> usize {
+    let next = if time < PIECE_TIME / 2 {
+        tokens * 2
+    } else if time > PIECE_TIME {
+        tokens / 2
+    } else {
+        tokens
+    };
+    next.clamp(*PIECE_TOKENS.start(), *PIECE_TOKENS.end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_grow_and_shrink_with_the_time_they_take() {
+        let next = |tokens, ms| next_piece(tokens, Duration::from_millis(ms));
+        assert_eq!([next(64, 100), next(64, 200), next(64, 300)], [128, 64, 32]);
+        assert_eq!([next(512, 1), next(16, 9000)], [512, 16]);
     }
 }

@@ -72,11 +72,13 @@ pub fn context(
         available_mb: memory / 1_000_000,
     };
     if let Some(wanted) = wanted {
-        return match () {
-            () if wanted > trained => Err(ContextError::Untrained { wanted, trained }),
-            () if kv_bytes.saturating_mul(wanted as u64) > memory => Err(no_memory(wanted)),
-            () => Ok(wanted),
-        };
+        if wanted > trained {
+            return Err(ContextError::Untrained { wanted, trained });
+        }
+        if kv_bytes.saturating_mul(wanted as u64) > memory {
+            return Err(no_memory(wanted));
+        }
+        return Ok(wanted);
     }
     let usual = trained.min(CONTEXT_DEFAULT);
     // Half of what is free: the rest of the machine wants to live, too.
@@ -143,12 +145,7 @@ impl Speaker {
     pub fn conversation(&self, messages: &[Message], now: u64) -> Result<Vec<u32>, SpeechError> {
         let now = CivilTime::from_unix(i64::try_from(now).unwrap_or(i64::MAX));
         let text = self.can_chat()?.render(messages, None, true, now)?;
-        let tokenizer = self.tokenizer()?;
-        let bos = tokenizer.bos().map(|bos| tokenizer.token_text(bos)).unwrap_or_default();
-        // Many templates write BOS themselves; it must not stand there twice.
-        let written = !bos.is_empty() && text.starts_with(&bos);
-        let specials = if written { Specials::ParseOnly } else { Specials::Parse };
-        Ok(tokenizer.encode(&text, specials))
+        Ok(self.tokenizer()?.encode_chat(&text))
     }
 
     /// The tokens of raw text, with special tokens parsed and added as the model wants.

@@ -32,11 +32,14 @@ fn a_signal_lets_answers_finish() {
 
 #[test]
 fn an_answer_that_takes_too_long_is_cut_off_and_told_so() {
-    let mut node = Node::start(&["--drain-seconds", "0", "--ctx", "32768"]);
+    let mut node =
+        Node::start(&["--drain-seconds", "0", "--ctx", "32768", "--log", "cadencia=debug"]);
     let mut running = node.client().stream(CHAT, &go_on(None));
     running.next().unwrap();
     let mut waiting = node.client();
-    waiting.send("POST", CHAT, &[], go_on(None).to_string().as_bytes());
+    let headers = [("x-request-id", "waiting")];
+    waiting.send("POST", CHAT, &headers, go_on(None).to_string().as_bytes());
+    node.log.wait_for("joined the line id=\"waiting\"");
     node.signal("INT");
     let events = running.rest();
     let last: Value = serde_json::from_str(events.last().unwrap()).unwrap();

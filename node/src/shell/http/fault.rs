@@ -77,6 +77,15 @@ impl IntoResponse for Fault {
     }
 }
 
+/// What a client wrote, quoted for a message; no more of it than a reader needs.
+pub fn quoted(text: &str) -> String {
+    const LETTERS_MAX: usize = 64;
+    match text.char_indices().nth(LETTERS_MAX) {
+        Some((end, _)) => format!("{:?}...", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
+
 /// A response that is `value`.
 pub fn json_response(status: StatusCode, value: &Value) -> Response {
     let mut response = Response::new(Body::from(value.to_string()));
@@ -108,6 +117,12 @@ mod tests {
         let fault = Fault::new(StatusCode::NOT_FOUND, "unknown_route", "no");
         assert!(fault.json()["error"]["param"].is_null());
         assert_eq!(fault.json()["error"]["type"], "invalid_request_error");
+    }
+
+    #[test]
+    fn only_the_beginning_of_a_long_text_is_quoted() {
+        assert_eq!(quoted("a\n"), "\"a\\n\"");
+        assert_eq!(quoted(&"é".repeat(65)), format!("\"{}\"...", "é".repeat(64)));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::shell::worker::Serving;
 
 use super::Api;
 use super::access::{Access, random};
-use super::fault::{Fault, json_response};
+use super::fault::{Fault, json_response, quoted};
 use super::reply::{Reply, Route, SSE_ALIVE, SSE_DONE, sse};
 use super::wanted::{Delivery, Input, Wanted};
 
@@ -130,7 +130,7 @@ fn check_model(asked: Option<&str>, serving: &Serving) -> Result<(), Fault> {
     let name = serving.speaker.name();
     match asked {
         Some(asked) if asked != name && asked != serving.speaker.model().summary().name => {
-            let message = format!("the model {asked:?} is not served here; {name:?} is");
+            let message = format!("the model {} is not served here; {name:?} is", quoted(asked));
             let fault = Fault::new(StatusCode::NOT_FOUND, "model_not_found", message);
             Err(fault.about("model"))
         }

@@ -10,7 +10,7 @@ use compute::sample::{LOGIT_BIASES_MAX, SampleError, Sampler, SamplerOptions};
 use compute::template::Message;
 use serde_json::Value;
 
-use super::fault::Fault;
+use super::fault::{Fault, quoted};
 use super::fields::Fields;
 
 /// Strings that may end one answer.
@@ -203,7 +203,7 @@ fn joined(path: &str, parts: Vec<Value>) -> Result<String, Fault> {
         let kind = fields.text("type")?.ok_or_else(|| fields.missing("type"))?;
         if kind != "text" {
             let message =
-                format!("{} is {kind:?}, and only text is supported", fields.name("type"));
+                format!("{} is {}, and only text is supported", fields.name("type"), quoted(&kind));
             return Err(Fault::unsupported(fields.name("type"), message));
         }
         whole.push_str(&fields.text("text")?.ok_or_else(|| fields.missing("text"))?);

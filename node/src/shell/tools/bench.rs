@@ -144,7 +144,9 @@ impl Speeds {
     fn of(mut all: Vec<f64>) -> Self {
         all.sort_by(f64::total_cmp);
         let best = all.last().copied().unwrap_or(0.0);
-        let median = all.get(all.len() / 2).copied().unwrap_or(0.0);
+        let middle = |n: usize| all.get(n).copied().unwrap_or(0.0);
+        // Of an even number, the mean of the two in the middle.
+        let median = (middle(all.len().saturating_sub(1) / 2) + middle(all.len() / 2)) / 2.0;
         Self { best, median }
     }
 }
@@ -194,6 +196,8 @@ mod tests {
     fn the_best_and_the_middle_are_told() {
         let speeds = Speeds::of(vec![3.0, 1.0, 2.0]);
         assert_eq!((speeds.best, speeds.median), (3.0, 2.0));
+        let even = Speeds::of(vec![1.0, 2.0, 4.0, 8.0]);
+        assert_eq!((even.best, even.median), (8.0, 3.0));
         let none = Speeds::of(Vec::new());
         assert_eq!((none.best, none.median), (0.0, 0.0));
     }
