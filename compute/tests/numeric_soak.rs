@@ -1,8 +1,8 @@
 //! Kernels against each other and the definition, for as long as one likes.
 //!
-//! Some ten thousand rows by default; with `CADENCIA_SOAK=1` 10^8 of them, in release some minutes on
-//! two cores. A *row* is one row of a matrix times one vector, its result by each kernel compared with
-//! the definition's by `==`. A failure names the round; a round depends on its number alone.
+//! Some ten thousand rows by default; with `CADENCIA_SOAK=1` 10^8 of them, in release some minutes
+//! on two cores. A *row* is one row of a matrix times one vector, its result by each kernel compared
+//! with the definition's by `==`. A failure names the round; a round depends on its number alone.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -229,7 +229,7 @@ pub fn encode_floats(x: &[f32; GROUP], out: &mut [i16; GROUP]) -> Result<i8, usi
     if let Some(bad) = x.iter().position(|x| !x.is_finite()) {
         return Err(bad);
     }
-    // 2^120 and above would leave the range of exponents; 2^-100 * 2^14 and below is zero anyway.
+    // Blocks that reach 2^115 leave the range of exponents above, those below 2^-86 below.
     let parts = x.map(|x| {
         let bits = x.to_bits();
         let (field, fraction) = ((bits >> 23) & 0xff, bits & 0x7f_ffff);

@@ -90,3 +90,21 @@ fn run(model: &std::sync::Arc<Model>, tokens: &[u32]) -> Value {
     });
     json!({ "embedded": embedded, "halves": halves, "logits": logits.text() })
 }
+
+/// The page alone must be enough to build the class from: a program that was written from it gives
+/// the same answers.
+#[test]
+fn a_second_implementation_agrees() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/second.py");
+    let run = std::process::Command::new("python3").arg(script).arg("llama-Q4_1").output();
+    let run = match run {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            println!("SKIPPED: there is no python3");
+            return;
+        }
+        run => run.unwrap(),
+    };
+    let said = String::from_utf8_lossy(&run.stdout).into_owned();
+    assert!(run.status.success(), "{said}{}", String::from_utf8_lossy(&run.stderr));
+    assert!(said.contains("llama-Q4_1: equal"), "{said}");
+}
