@@ -53,7 +53,7 @@ pub const VOCAB_MAX: usize = 1 << 20;
 /// Most elements in one attention head.
 pub const HEAD_DIM_MAX: usize = 512;
 /// Longest context that a file may claim, tokens. Phases are accurate to 2^-32 turn a position.
-pub const CONTEXT_MAX: usize = 1 << 24;
+pub const CONTEXT_MAX: usize = 1 << 23;
 
 /// Why a file's model cannot be run.
 #[derive(Debug, Error, PartialEq)]

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use thiserror::Error;
 
-use crate::arch::ArchError;
+use crate::arch::{ArchError, CONTEXT_MAX};
 use crate::forward::{Pass, Workspace};
 use crate::gguf::{Gguf, GgufError};
 use crate::kernels::Kernels;
@@ -233,6 +233,8 @@ impl Model {
     pub fn stage(self: &Arc<Model>, halves: Range<usize>, context_max: usize) -> Stage {
         assert!(halves.start <= halves.end && halves.end <= self.halves());
         let arch = &self.weights.arch;
+        // The bound that sums over positions are proven for.
+        let context_max = context_max.min(CONTEXT_MAX);
         // Only attention halves (the even ones) have a cache.
         let caches = (halves.start.div_ceil(2)..halves.end.div_ceil(2))
             .map(|_| LayerCache::new(context_max, arch.kv_heads, arch.head_dim))

@@ -3,12 +3,17 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+use crate::arch::CONTEXT_MAX;
 use crate::kernels::attention::{Averages, Queries, Scratch, Seen};
 use crate::kv::{HeadCache, KEYS_ABREAST};
 use crate::numeric::attention::{Average, LOGIT_MAX, QueryFactor};
 
 /// Positions whose weighted values are summed in 32 bits: 4,096 * 4,095 * 127 is below 2^31.
 const SPAN: usize = 4_096;
+
+// Sums of probabilities are kept in eight lanes of 32 bits, upper and lower 12 bits apart. The
+// longest context, and one more eight where a window begins within one, must not wrap them.
+const _: () = assert!((CONTEXT_MAX / KEYS_ABREAST + 1) * 0xfff <= u32::MAX as usize);
 
 /// # Safety
 /// AVX2; lengths have been checked by `Kernels::attend`; the head is a multiple of 16.
