@@ -40,6 +40,12 @@ use thiserror::Error;
 
 pub use tensors::{LayerTensor, ModelTensor};
 
+/// Which two elements of a head turn together. Decided by the architecture; no key records it
+/// (adjacent for llama, whose converter permuted the rows of Q and K; halves for qwen and gemma).
+pub use crate::numeric::attention::Pairing;
+/// The gate's function in the feed-forward half.
+pub use crate::numeric::functions::Gate as Activation;
+
 use crate::gguf::TensorType;
 
 /// Most layers that a model may have.
@@ -138,24 +144,6 @@ pub enum ArchError {
         /// Its value.
         value: f32,
     },
-}
-
-/// The gate's function in the feed-forward half.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activation {
-    /// `x / (1 + exp(-x))`.
-    Silu,
-    /// `x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
-    GeluTanh,
-}
-
-/// Which two elements of a head turn together. Decided by the architecture; no key records it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pairing {
-    /// Elements `2i` and `2i + 1` (llama: the converter permuted the rows of Q and K).
-    Adjacent,
-    /// Elements `i` and `i + dims/2` (qwen, gemma).
-    Halves,
 }
 
 /// How positions turn queries and keys, as far as all layers agree on it.

@@ -190,7 +190,8 @@ impl Model {
             vocabulary: arch.vocab,
             file_bytes,
             weight_bytes: weights.bytes,
-            bytes_per_token: weights.bytes_per_token(),
+            // Every packed matrix is read once a token.
+            bytes_per_token: weights.bytes,
             kv_bytes_per_token: kv as u64,
             kernels: kernels.name(),
         };
@@ -249,15 +250,20 @@ impl Model {
         (SPACE_MAX / per_token).clamp(16, TOKENS_MAX)
     }
 
+    fn check_tokens(&self, tokens: &[u32]) -> Result<(), StepError> {
+        let vocabulary = self.weights.arch.vocab;
+        match tokens.iter().find(|&&token| token as usize >= vocabulary) {
+            Some(&token) => Err(StepError::UnknownToken { token, vocabulary }),
+            None => Ok(()),
+        }
+    }
+
     /// The residual rows that `tokens` begin with: what enters half-block 0.
     ///
     /// # Errors
     /// A token is outside the vocabulary.
     pub fn embed(&self, tokens: &[u32]) -> Result<BlockVec, StepError> {
-        let vocabulary = self.weights.arch.vocab;
-        if let Some(&token) = tokens.iter().find(|&&t| t as usize >= vocabulary) {
-            return Err(StepError::UnknownToken { token, vocabulary });
-        }
+        self.check_tokens(tokens)?;
         let width = self.weights.arch.width;
         let mut all = BlockVec::zeros(tokens.len() * width);
         let groups = width / GROUP;
@@ -434,10 +440,8 @@ impl Session {
         done: &mut dyn FnMut(usize, Blocks),
     ) -> Result<(), StepError> {
         self.stage.room(tokens.len())?;
-        let vocabulary = self.model().weights.arch.vocab;
-        if let Some(&token) = tokens.iter().find(|&&t| t as usize >= vocabulary) {
-            return Err(StepError::UnknownToken { token, vocabulary });
-        }
+        // All of them before any, so that a refusal leaves the session as it was.
+        self.model().check_tokens(tokens)?;
         let pass = self.model().tokens_max();
         for (i, piece) in tokens.chunks(pass).enumerate() {
             let mut residual = self.model().embed(piece)?;

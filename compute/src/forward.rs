@@ -8,16 +8,13 @@
 
 use std::ops::Range;
 
-use crate::arch::Pairing;
 use crate::kernels::attention::{self, Averages, Queries, Seen};
 use crate::kernels::{Group, Kernels, Norm, ROWS, Results, Scratch};
 use crate::kv::{LayerCache, Writer};
 use crate::matrix::Matrix;
 use crate::numeric::activation::{Activations, Rows, Token};
-use crate::numeric::attention::{HeadScale, Rotation, Treatment};
-use crate::numeric::attention::{Pairing as NumericPairing, QueryFactor};
+use crate::numeric::attention::{HeadScale, QueryFactor, Rotation, Treatment};
 use crate::numeric::block::{BlockVec, Blocks, BlocksMut, GROUP};
-use crate::numeric::functions::Gate;
 use crate::numeric::matmul::Unit;
 use crate::numeric::scalar::Factor;
 use crate::pool::Team;
@@ -383,10 +380,7 @@ impl Run<'_> {
         let key_start = arch.query_width().next_multiple_of(GROUP);
         let value_start = key_start + arch.kv_width().next_multiple_of(GROUP);
         let per_token = heads + 2 * kv_heads;
-        let pairing = match arch.rope.pairing {
-            Pairing::Adjacent => NumericPairing::Adjacent,
-            Pairing::Halves => NumericPairing::Halves,
-        };
+        let pairing = arch.rope.pairing;
         team.each(self.tokens * per_token, 4, |i| {
             let (token, h) = (i / per_token, i % per_token);
             let norm = |which: usize| {
@@ -497,10 +491,7 @@ impl Run<'_> {
     fn gate_up(&self, team: &Team, private: &mut Private, layer: &Layer) {
         // SAFETY: written before the last meeting.
         let x = unsafe { self.narrow.read() };
-        let kind = match self.weights.arch.activation {
-            crate::arch::Activation::Silu => Gate::Silu,
-            crate::arch::Activation::GeluTanh => Gate::GeluTanh,
-        };
+        let kind = self.weights.arch.activation;
         team.each(layer.gate.rows.div_ceil(ROWS), 1, |g| {
             self.multiply(&layer.gate, g, x, private);
             std::mem::swap(&mut private.first, &mut private.second);

@@ -139,9 +139,7 @@ impl Matrix {
     /// The exponents of tile `t`: scales, minima.
     #[inline]
     pub fn tile_exponents(&self, t: usize) -> (&[i32; TILE], &[i32; TILE]) {
-        let of = |all: &[i32]| -> *const [i32; TILE] { all[t * TILE..][..TILE].as_ptr().cast() };
-        // SAFETY: each slice was bounds-checked to hold TILE numbers, and lives as long as self.
-        unsafe { (&*of(&self.exponents), &*of(&self.min_exponents)) }
+        (tile_of(&self.exponents, t), tile_of(&self.min_exponents, t))
     }
 
     /// The unit of results for a vector.
@@ -190,4 +188,9 @@ impl Matrix {
             q.extend(own.map(|&c| i16::from(c) - centre));
         }
     }
+}
+
+/// The numbers of tile `t` among those of all rows.
+fn tile_of(all: &[i32], t: usize) -> &[i32; TILE] {
+    all[t * TILE..][..TILE].try_into().expect("a slice of TILE is an array of TILE")
 }

@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::arch::{Arch, LayerTensor, ModelTensor};
 use crate::engine::LoadError;
-use crate::gguf::{Gguf, TensorInfo, TensorType};
+use crate::gguf::{Gguf, TensorInfo};
 use crate::matrix::{Arena, Exponents, Layout, Matrix, TILE, pack_tile};
 use crate::numeric::attention::score_constant;
 use crate::numeric::block::{BlockVec, BlocksMut};
 use crate::numeric::embedding::embed;
 use crate::numeric::norm::Epsilon;
 use crate::numeric::scalar::{Positive, reciprocal};
-use crate::numeric::weights::row;
+use crate::numeric::weights::{floats, row};
 
 /// Rows that one thread packs at a time.
 const ROWS_PER_TASK: usize = 32 * TILE;
@@ -132,7 +132,8 @@ impl Weights {
             Some((file, info)) => {
                 let size = info.len / info.shape[1];
                 let bytes = &file.bytes(info)[token * size..][..size];
-                // Checked when loading; a file that changed since then becomes zeros, not a crash.
+                // These rows are read only when asked for. One whose scale is not finite counts as
+                // zeros, on every machine alike.
                 row(info.kind, bytes).unwrap_or_default()
             }
         };
@@ -143,11 +144,6 @@ impl Weights {
             let copy = BlockVec { m: out.m.to_vec(), e: out.e.to_vec() };
             crate::numeric::block::scale(copy.view(), scale, out);
         }
-    }
-
-    /// Bytes of weights that one decoded token reads.
-    pub fn bytes_per_token(&self) -> u64 {
-        self.bytes
     }
 }
 
@@ -218,20 +214,7 @@ fn layer(
 /// A vector of floats as block floats.
 fn vector(file: &Gguf, name: &str) -> Result<BlockVec, LoadError> {
     let info = file.tensor(name).expect("the description checked that it is there");
-    let bytes = file.bytes(info);
-    let floats: Vec<f32> = match info.kind {
-        TensorType::F32 => bytes
-            .chunks_exact(4)
-            .map(|b| f32::from_le_bytes(b.try_into().expect("a chunk of 4 is an array of 4")))
-            .collect(),
-        TensorType::BF16 => bytes
-            .chunks_exact(2)
-            .map(|b| f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16))
-            .collect(),
-        _ => {
-            bytes.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
-        }
-    };
+    let floats = floats(info.kind, file.bytes(info));
     BlockVec::from_floats(&floats).map_err(|at| LoadError::NotFinite {
         tensor: name.to_owned(),
         row: 0,

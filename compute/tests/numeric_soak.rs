@@ -26,11 +26,6 @@ const ROWS_SHORT: u64 = 30_000;
 /// The longest row that a model may have.
 const COLS_MAX: usize = 53_248;
 
-const KINDS: [TensorType; 15] = {
-    use TensorType::*;
-    [F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS]
-};
-
 /// SplitMix64.
 struct Dice(u64);
 
@@ -64,7 +59,7 @@ struct Round {
 impl Round {
     fn new(number: u64) -> (Self, Dice) {
         let mut dice = Dice(number);
-        let kind = KINDS[dice.within(0..KINDS.len())];
+        let kind = TensorType::ALL[dice.within(0..TensorType::ALL.len())];
         // Most rows are short, so that there are many; one round in 64 has rows as long as they get.
         let most = match dice.within(0..64) {
             0 => COLS_MAX,
@@ -241,7 +236,7 @@ fn kernels_agree_on_rows_soak() {
 fn kernels_agree_at_the_bounds_soak() {
     let tokens: &[usize] = if long() { &[1, 2, 3, 4, 5, 6, 7, 8, 13] } else { &[1, 5] };
     let mut number = 0;
-    for kind in KINDS {
+    for kind in TensorType::ALL {
         for fill in 0..5 {
             for vectors in 0..2 {
                 for &tokens in tokens {

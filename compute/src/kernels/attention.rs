@@ -39,7 +39,7 @@ pub struct Averages<'a> {
 /// Memory that attention reuses.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    /// Logits, then probabilities, `[heads][positions]`.
+    /// Logits, `[heads][positions]`.
     pub(super) logits: Vec<i32>,
     /// Upper and lower 12 bits of values' weights, `[heads][positions]` each.
     pub(super) high: Vec<i16>,
@@ -141,16 +141,9 @@ fn plain(seen: &Seen, queries: Queries, to: &mut Averages) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::proof::next;
     use super::*;
     use crate::kv::LayerCache;
-
-    /// SplitMix64.
-    fn next(state: &mut u64) -> u64 {
-        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
 
     fn scale(dice: &mut u64, wild: bool) -> HeadScale {
         let x = next(dice);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::proof::next;
 use super::*;
 use crate::gguf::TensorType;
 use crate::matrix::TILE;
@@ -10,20 +11,12 @@ use crate::numeric::block::{Blocks, BlocksMut, GROUP, encode};
 use crate::numeric::scalar::Factor;
 use crate::numeric::weights;
 
-const KINDS: [TensorType; 15] = {
-    use TensorType::*;
-    [F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS]
-};
-
 /// SplitMix64.
 struct Dice(u64);
 
 impl Dice {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        next(&mut self.0)
     }
 }
 
@@ -137,7 +130,7 @@ fn all_agree(kind: TensorType, rows: usize, cols: usize, tokens: usize, fill: Fi
 
 #[test]
 fn kernels_equal_the_definition_on_every_type() {
-    for kind in KINDS {
+    for kind in TensorType::ALL {
         for (cols, tokens) in [(256, 1), (256, 3), (768, 4), (512, 9)] {
             all_agree(kind, 41, cols, tokens, Fill::Random, cols as u64);
         }
@@ -150,7 +143,7 @@ fn kernels_equal_the_definition_on_every_type() {
 
 #[test]
 fn kernels_equal_the_definition_at_the_bounds() {
-    for kind in KINDS {
+    for kind in TensorType::ALL {
         for fill in [Fill::Largest, Fill::Smallest] {
             all_agree(kind, 8, 53_248, 5, fill, 1);
             all_agree(kind, 9, 256, 1, fill, 2);
@@ -160,7 +153,7 @@ fn kernels_equal_the_definition_at_the_bounds() {
 
 #[test]
 fn results_stay_within_30_bits() {
-    for kind in KINDS {
+    for kind in TensorType::ALL {
         for fill in [Fill::Largest, Fill::Smallest] {
             let mut dice = Dice(3);
             let row_bytes = 2048 / kind.block_len() * kind.block_bytes();

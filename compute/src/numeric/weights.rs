@@ -284,18 +284,17 @@ fn fives(high: &[u8], low: &[u8], q: &mut [i16]) {
     }
 }
 
-/// A row as floats, for the types that are floats.
-fn floats(kind: TensorType, row: &[u8], out: &mut Vec<f32>) {
-    out.clear();
+/// Numbers that a file stores one by one, for the types that are floats.
+pub fn floats(kind: TensorType, bytes: &[u8]) -> Vec<f32> {
     match kind {
         TensorType::F32 => {
-            out.extend(row.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])))
+            bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
         }
-        TensorType::BF16 => out.extend(
-            row.chunks_exact(2)
-                .map(|b| f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16)),
-        ),
-        _ => out.extend(row.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32())),
+        TensorType::BF16 => bytes
+            .chunks_exact(2)
+            .map(|b| f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16))
+            .collect(),
+        _ => bytes.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
     }
 }
 
@@ -315,8 +314,7 @@ pub fn row(kind: TensorType, bytes: &[u8]) -> Result<Row, NotFinite> {
 }
 
 fn float_row(kind: TensorType, bytes: &[u8]) -> Result<Row, NotFinite> {
-    let mut values = Vec::new();
-    floats(kind, bytes, &mut values);
+    let values = floats(kind, bytes);
     let groups = values.len() / GROUP;
     let mut q = vec![0i16; values.len()];
     let mut exponents = vec![0i32; groups];
