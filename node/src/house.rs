@@ -3,5 +3,5 @@
 mod answer;
 mod stop;
 
-pub use answer::{Answer, Finish, Piece};
+pub use answer::{Answer, Finish, Piece, Record, Shown};
 pub use stop::Stops;

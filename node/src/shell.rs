@@ -1,6 +1,7 @@
 //! Everything that has an effect: files, threads, terminals, sockets, clocks and dice.
 
 mod args;
+mod ask;
 mod daemon;
 mod http;
 mod library;
@@ -10,6 +11,7 @@ mod progress;
 mod sequence;
 mod settings;
 mod speaker;
+mod stats;
 mod tools;
 mod toy;
 mod worker;
