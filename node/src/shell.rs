@@ -3,12 +3,13 @@
 mod args;
 mod ask;
 mod daemon;
+mod engine;
 mod http;
 mod library;
 mod line;
 mod machine;
+mod memory;
 mod progress;
-mod sequence;
 mod settings;
 mod speaker;
 mod stats;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use compute::sample::SamplerOptions;
 
-use super::settings::{Kernels, Layer, Secret};
+use super::settings::{Guessing, Kernels, Layer, Secret};
 
 /// Runs language models on this machine, in arithmetic that every other machine can repeat bit
 /// for bit.
@@ -177,9 +177,22 @@ pub struct Up {
     /// can see flags, so prefer CADENCIA_API_KEY or the config file
     #[arg(long, value_name = "KEY")]
     pub api_key: Option<Secret>,
-    /// Requests that may wait while one is answered; more get 429 [default: 32]
+    /// Requests that may wait while others are answered; more get 429 [default: 32]
     #[arg(long, value_name = "N")]
     pub queue: Option<usize>,
+    /// Another model to serve beside the first; may be given more than once
+    #[arg(long, value_name = "MODEL")]
+    pub also: Vec<String>,
+    /// Requests of one model that are answered at a time; the others wait [default: 16]
+    #[arg(long, value_name = "N")]
+    pub parallel: Option<usize>,
+    /// Memory for KV caches, for running answers and for prompts that may come again [default: what
+    /// --parallel contexts take, at most a quarter of what is free]
+    #[arg(long, value_name = "MB")]
+    pub kv_mb: Option<u64>,
+    /// Whether tokens are guessed ahead where that pays; answers are the same [default: on]
+    #[arg(long, value_enum)]
+    pub guessing: Option<Guessing>,
     /// How long a stopping node lets answers finish [default: 20]
     #[arg(long, value_name = "S")]
     pub drain_seconds: Option<u64>,
@@ -419,6 +432,10 @@ impl Command {
                 api: up.api.clone(),
                 api_key: up.api_key.clone(),
                 queue: up.queue,
+                also: (!up.also.is_empty()).then(|| up.also.clone()),
+                parallel: up.parallel,
+                kv_mb: up.kv_mb,
+                guessing: up.guessing,
                 drain_seconds: up.drain_seconds,
                 ..up.model.layer()
             },

@@ -9,6 +9,8 @@ use thiserror::Error;
 
 use crate::house::{Finish, Shown};
 
+pub use crate::house::Owner;
+
 /// Why there is no answer.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum AnswerError {
@@ -28,15 +30,13 @@ pub enum AnswerError {
         /// Tokens that must be left.
         answer: usize,
     },
+    /// The model has no words.
+    #[error("the model has no tokeniser, so it takes token ids only (see `cadencia logits`)")]
+    Mute,
     /// The model refused.
     #[error(transparent)]
     Step(#[from] StepError),
 }
-
-/// Whose a request is. Owners get equal shares of a busy node, whatever the number of their
-/// requests.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Owner(pub u64);
 
 /// One request to a model.
 #[derive(Debug)]
