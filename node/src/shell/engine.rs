@@ -409,3 +409,6 @@ impl<'a> Solo<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -47,7 +47,16 @@ fn a_client_that_hangs_up_makes_room_at_once() {
 
 #[test]
 fn a_client_that_hangs_up_in_the_queue_is_not_answered() {
-    let mut node = Node::start(&["--parallel", "1", "--queue", "1", "--ctx", "32768", "--log", "cadencia=debug"]);
+    let mut node = Node::start(&[
+        "--parallel",
+        "1",
+        "--queue",
+        "1",
+        "--ctx",
+        "32768",
+        "--log",
+        "cadencia=debug",
+    ]);
     let mut running = node.client().stream(CHAT, &endless());
     running.next().unwrap();
     let mut leaving = node.client();
