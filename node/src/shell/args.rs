@@ -157,8 +157,9 @@ Examples:
   curl http://127.0.0.1:8080/v1/chat/completions \\
     -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"stream\":true}'
 
-Routes: POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /health (it runs),
-GET /ready (the model has answered a probe; until then requests get 503 with Retry-After).
+Routes: POST /v1/chat/completions, /v1/completions and /v1/embeddings; GET /v1/models, /metrics
+(for Prometheus), /health (it runs) and /ready (the model has answered a probe; until then requests
+get 503 with Retry-After).
 When the model is ready, one line on stdout says what computes and ends with
 `listening on http://ADDRESS:PORT`. SIGTERM or Ctrl-C lets running answers finish within
 --drain-seconds; a second one ends at once. An address beyond this machine needs an API key.")]
@@ -177,6 +178,17 @@ pub struct Up {
     /// can see flags, so prefer CADENCIA_API_KEY or the config file
     #[arg(long, value_name = "KEY")]
     pub api_key: Option<Secret>,
+    /// Name, beside those of this machine, that clients may know the node by, as behind a reverse
+    /// proxy; may be given more than once
+    #[arg(long = "allowed-host", value_name = "NAME")]
+    pub allowed_hosts: Vec<String>,
+    /// Origin whose pages may use the node, such as https://chat.example; may be given more than
+    /// once [default: none]
+    #[arg(long = "cors-origin", value_name = "ORIGIN")]
+    pub cors_origins: Vec<String>,
+    /// After how long a silence a stream shows that it lives, milliseconds [default: 10000]
+    #[arg(long, value_name = "MS")]
+    pub keep_alive_ms: Option<u64>,
     /// Requests that may wait while one is answered; more get 429 [default: 32]
     #[arg(long, value_name = "N")]
     pub queue: Option<usize>,
@@ -408,6 +420,11 @@ impl CommandLine {
     }
 }
 
+/// A list of flags, if there are any.
+fn given(list: &[String]) -> Option<Vec<String>> {
+    (!list.is_empty()).then(|| list.to_vec())
+}
+
 impl Command {
     fn layer(&self) -> Layer {
         match self {
@@ -415,6 +432,9 @@ impl Command {
                 ctx: up.ctx,
                 api: up.api.clone(),
                 api_key: up.api_key.clone(),
+                allowed_hosts: given(&up.allowed_hosts),
+                cors_origins: given(&up.cors_origins),
+                keep_alive_ms: up.keep_alive_ms,
                 queue: up.queue,
                 drain_seconds: up.drain_seconds,
                 ..up.model.layer()

@@ -72,7 +72,8 @@ fn guard(addresses: &[SocketAddr], settings: &Settings) -> Result<Guard> {
         );
         return Err(Usage(message).into());
     }
-    Ok(Guard { loopback, key })
+    let hosts = settings.allowed_hosts.clone();
+    Ok(Guard { loopback, hosts, origins: settings.cors_origins.clone(), key })
 }
 
 async fn run(
@@ -95,8 +96,10 @@ async fn run(
     let (phase, phases) = watch::channel(Phase::Loading { done: 0, whole: 0 });
     let drain = Duration::from_secs(settings.drain_seconds);
     let mut end = worker::start(model, settings.clone(), line.clone(), phase)?;
-    let api = Api::new(line.clone(), phases.clone(), guard);
-    let server = Server::new(listener, router(api));
+    let alive = Duration::from_millis(settings.keep_alive_ms);
+    let api = Api::new(line.clone(), phases.clone(), guard, alive);
+    let open = api.connections();
+    let server = Server::new(listener, router(api), open);
     let announcing = tokio::spawn(announce(phases, settings, address));
 
     let mut failure = None;

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use compute::engine::{LoadError, LoadOptions, Model};
 use compute::template::{ChatTemplate, CivilTime, Message, TemplateError};
 use compute::tokenizer::{Specials, Tokenizer};
+use serde_json::{Map, Value};
 use thiserror::Error;
 
 use super::library;
@@ -94,6 +95,28 @@ pub fn unix_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
+/// What a template is given.
+#[derive(Debug, Clone, Copy)]
+pub struct Script<'a> {
+    /// What was said.
+    pub messages: &'a [Message],
+    /// Descriptions of functions, in OpenAI's form.
+    pub tools: Option<&'a Value>,
+    /// Variables of the template's own.
+    pub variables: &'a Map<String, Value>,
+    /// What comes after the messages.
+    pub end: ScriptEnd,
+}
+
+/// What comes after the messages of a conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScriptEnd {
+    /// The words that open the assistant's answer.
+    Opened,
+    /// Nothing.
+    Bare,
+}
+
 /// A model that can be spoken to.
 #[derive(Debug)]
 pub struct Speaker {
@@ -146,6 +169,14 @@ impl Speaker {
         let now = CivilTime::from_unix(i64::try_from(now).unwrap_or(i64::MAX));
         let text = self.can_chat()?.render(messages, None, true, now)?;
         Ok(self.tokenizer()?.encode_chat(&text))
+    }
+
+    /// The text of a conversation as the model's template writes it, by Unix time `now`, seconds.
+    pub fn written(&self, script: &Script, now: u64) -> Result<String, SpeechError> {
+        let now = CivilTime::from_unix(i64::try_from(now).unwrap_or(i64::MAX));
+        let opens = script.end == ScriptEnd::Opened;
+        let Script { messages, tools, variables, .. } = script;
+        Ok(self.can_chat()?.render_with(messages, *tools, opens, now, variables)?)
     }
 
     /// The tokens of raw text, with special tokens parsed and added as the model wants.

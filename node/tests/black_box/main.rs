@@ -5,11 +5,18 @@
 
 mod api;
 mod chat;
+mod choices;
 mod client;
 mod commands;
+mod embeddings;
 mod errors;
+mod letters;
+mod logprobs;
+mod metrics;
 mod process;
 mod queue;
+mod security;
 mod stopping;
+mod streams;
 #[path = "../../src/shell/toy.rs"]
 mod toy;
