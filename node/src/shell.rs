@@ -1,6 +1,7 @@
 //! Everything that has an effect: files, threads, terminals, sockets, clocks and dice.
 
 mod args;
+mod constraint;
 mod daemon;
 mod http;
 mod library;
