@@ -2,6 +2,7 @@
 
 mod args;
 mod ask;
+mod constraint;
 mod daemon;
 mod http;
 mod library;

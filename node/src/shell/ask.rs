@@ -9,6 +9,8 @@ use thiserror::Error;
 
 use crate::house::{Finish, Shown};
 
+use super::constraint::{Constraint, ConstraintError};
+
 /// Why there is no answer.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum AnswerError {
@@ -31,6 +33,18 @@ pub enum AnswerError {
     /// The model refused.
     #[error(transparent)]
     Step(#[from] StepError),
+    /// The answer cannot go on in the form that it must have.
+    #[error("the answer cannot go on in the form that was asked for: {why}")]
+    Form {
+        /// In the words of what keeps to the form.
+        why: String,
+    },
+}
+
+impl From<ConstraintError> for AnswerError {
+    fn from(error: ConstraintError) -> Self {
+        AnswerError::Form { why: error.to_string() }
+    }
 }
 
 /// Whose a request is. Owners get equal shares of a busy node, whatever the number of their
@@ -77,6 +91,8 @@ pub struct Manner {
     pub sampler: Sampler,
     /// With each token its probability, and those of so many others; `None` for neither.
     pub log_probs: Option<usize>,
+    /// What the answer may say; `None` for anything.
+    pub constraint: Option<Constraint>,
 }
 
 /// What a model's own end tokens do.
@@ -99,6 +115,7 @@ impl Manner {
             shown_specials: Vec::new(),
             sampler,
             log_probs: None,
+            constraint: None,
         })
     }
 }

@@ -14,6 +14,7 @@ use compute::sample::log_probs;
 use compute::tokenizer::Tokenizer;
 
 use super::ask::{AnswerError, Ask, EndTokens, Goal, Heard, Manner, Outcome};
+use super::constraint::Constraint;
 
 /// Prompt tokens computed between two looks at whether the answer is still wanted: as many as take
 /// about [`PIECE_TIME`], within these bounds. More than the most are not faster, and fewer than the
@@ -127,20 +128,26 @@ impl Sequence {
         halted: &dyn Fn() -> bool,
         hear: &mut dyn FnMut(Heard),
         outcome: &mut Outcome,
-    ) -> Result<(), StepError> {
+    ) -> Result<(), AnswerError> {
         let room = self.context - self.tokens.len();
         let stops = Stops::new(std::mem::take(&mut ask.stops));
         let mut answer = Answer::new(stops, ask.tokens_max.min(room));
         // The answer continues a text, so a space that it begins with is its own.
-        let mut decoder = tokenizer.continuation();
+        let mut decoder = tokenizer.continuation_showing(&ask.shown_specials);
         outcome.finish = loop {
             let own = (ask.log_probs.is_some()).then(|| logits.clone());
             if ask.end == EndTokens::Forbidden {
                 let end = |token: &usize| tokenizer.is_end(*token as u32);
                 (0..logits.len()).filter(end).for_each(|t| logits[t] = f32::NEG_INFINITY);
             }
+            if let Some(constraint) = &mut ask.constraint {
+                constraint.mask(&mut logits)?;
+            }
             let token = ask.sampler.pick(&mut logits, self.tokens.len() as u64);
             ask.sampler.accept(token);
+            if let Some(constraint) = &mut ask.constraint {
+                constraint.accept(token)?;
+            }
             outcome.tokens.push(token);
             let record = own.zip(ask.log_probs).map(|(own, top)| {
                 let found = log_probs(&own, token, top);
@@ -154,6 +161,9 @@ impl Sequence {
             hear(Heard::Shown(shown));
             if let Some(finish) = finish {
                 break finish;
+            }
+            if ask.constraint.as_ref().is_some_and(Constraint::is_complete) {
+                break Finish::Stop;
             }
             if halted() {
                 break Finish::Halted;

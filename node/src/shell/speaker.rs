@@ -1,7 +1,7 @@
 //! A loaded model together with what it needs to speak: its tokeniser and its chat template.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
@@ -11,6 +11,9 @@ use compute::tokenizer::{Specials, Tokenizer};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
+use crate::house::tools::ToolFormat;
+
+use super::constraint::{ConstraintError, ConstraintFactory};
 use super::library;
 use super::settings::{CONTEXT_DEFAULT, Settings};
 
@@ -23,6 +26,9 @@ pub enum SpeechError {
     /// The file has no chat template, or one that cannot be read.
     #[error("{0} cannot chat: {1}")]
     NoTemplate(String, String),
+    /// Its answers cannot be held to a form.
+    #[error("{0} cannot keep to a form: {1}")]
+    Unbound(String, String),
     /// The template refuses these messages.
     #[error(transparent)]
     Refused(#[from] TemplateError),
@@ -123,6 +129,10 @@ pub struct Speaker {
     model: Arc<Model>,
     name: String,
     template: Result<ChatTemplate, TemplateError>,
+    /// How it writes calls of tools, if its template knows tools.
+    tools: Option<ToolFormat>,
+    /// Made when the first answer needs it, for most need none.
+    constraints: OnceLock<Result<ConstraintFactory, ConstraintError>>,
 }
 
 impl Speaker {
@@ -138,7 +148,9 @@ impl Speaker {
             Some(tokenizer) => ChatTemplate::for_model(model.chat_template(), tokenizer),
             None => Err(TemplateError::Absent),
         };
-        Ok(Self { model, name: library::name(path), template })
+        let tools = model.chat_template().and_then(ToolFormat::of_template);
+        let constraints = OnceLock::new();
+        Ok(Self { model, name: library::name(path), template, tools, constraints })
     }
 
     /// The model's name: that of its file.
@@ -169,6 +181,20 @@ impl Speaker {
         let now = CivilTime::from_unix(i64::try_from(now).unwrap_or(i64::MAX));
         let text = self.can_chat()?.render(messages, None, true, now)?;
         Ok(self.tokenizer()?.encode_chat(&text))
+    }
+
+    /// How it writes calls of tools; `None` if its template knows none.
+    pub fn tools(&self) -> Option<ToolFormat> {
+        self.tools
+    }
+
+    /// What makes constraints for its answers. The first call takes a tenth of a second.
+    pub fn constraints(&self) -> Result<&ConstraintFactory, SpeechError> {
+        let tokenizer = self.tokenizer()?;
+        let made = self.constraints.get_or_init(|| ConstraintFactory::new(tokenizer));
+        let unfit =
+            |why: &ConstraintError| SpeechError::Unbound(self.name.clone(), why.to_string());
+        made.as_ref().map_err(unfit)
     }
 
     /// The text of a conversation as the model's template writes it, by Unix time `now`, seconds.

@@ -15,8 +15,10 @@ mod logprobs;
 mod metrics;
 mod process;
 mod queue;
+mod schema;
 mod security;
 mod stopping;
 mod streams;
+mod tools;
 #[path = "../../src/shell/toy.rs"]
 mod toy;

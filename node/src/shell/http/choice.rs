@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::house::{Record, Shown};
+use crate::house::tools::{Calls, ToolParser, ToolPart, call_id};
+use crate::house::{Finish, Record, Shown};
 use crate::shell::ask::Outcome;
 use crate::shell::worker::Serving;
+
+use super::access::random;
 
 /// A token and how likely it was, in bytes: a token may be a part of a letter.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,11 +22,26 @@ pub struct Spelled {
     pub offset: usize,
 }
 
+/// A call of a tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// Its place among the choice's calls.
+    pub index: usize,
+    /// By which the client's answer names it.
+    pub id: String,
+    /// The tool.
+    pub name: String,
+    /// A JSON object, as the model wrote it.
+    pub arguments: String,
+}
+
 /// What a choice grows by.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Delta {
     /// Text.
     pub text: String,
+    /// Calls of tools, each of them whole.
+    pub calls: Vec<Call>,
     /// The tokens that end with it, where they were asked for.
     pub spelled: Vec<Spelled>,
 }
@@ -31,12 +49,13 @@ pub struct Delta {
 impl Delta {
     /// Whether there is nothing to tell.
     pub fn is_empty(&self) -> bool {
-        self.text.is_empty() && self.spelled.is_empty()
+        self.text.is_empty() && self.calls.is_empty() && self.spelled.is_empty()
     }
 
     /// Appends `more`.
     pub fn append(&mut self, more: Delta) {
         self.text.push_str(&more.text);
+        self.calls.extend(more.calls);
         self.spelled.extend(more.spelled);
     }
 }
@@ -51,12 +70,23 @@ pub struct Choice {
     echo: String,
     /// Letters that the tokens so far have begun.
     letters: usize,
+    /// What finds calls in the answer, where there are tools.
+    parser: Option<ToolParser>,
+    /// Calls found, and how many there may be.
+    calls: usize,
+    calls_max: usize,
 }
 
 impl Choice {
     /// An answer of `serving` to the request's prompt number `prompt`, after the text `echo`.
     pub fn new(serving: Arc<Serving>, prompt: usize, echo: String) -> Self {
-        Self { serving, prompt, echo, letters: 0 }
+        Self { serving, prompt, echo, letters: 0, parser: None, calls: 0, calls_max: usize::MAX }
+    }
+
+    /// One in which `parser` finds calls, as many as `calls` lets it have.
+    pub fn calling(self, parser: Option<ToolParser>, calls: Option<Calls>) -> Self {
+        let calls_max = if calls == Some(Calls::One) { 1 } else { usize::MAX };
+        Self { parser, calls_max, ..self }
     }
 
     /// What is told before the answer begins.
@@ -67,12 +97,40 @@ impl Choice {
     /// The answer grew by `shown`.
     pub fn take(&mut self, shown: Shown) -> Delta {
         let spelled = shown.records.into_iter().map(|record| self.spell(record)).collect();
-        Delta { text: shown.text, spelled }
+        match &mut self.parser {
+            None => Delta { text: shown.text, spelled, ..Delta::default() },
+            Some(parser) => {
+                let parts = parser.push(&shown.text);
+                Delta { spelled, ..self.told(parts) }
+            }
+        }
     }
 
     /// The answer is complete: what is left to tell, and the word for why.
     pub fn finish(&mut self, outcome: &Outcome) -> (Delta, &'static str) {
-        (Delta::default(), outcome.finish.word())
+        let parts = self.parser.as_mut().map(ToolParser::finish).unwrap_or_default();
+        let delta = self.told(parts);
+        match outcome.finish {
+            Finish::Stop if self.calls > 0 => (delta, "tool_calls"),
+            finish => (delta, finish.word()),
+        }
+    }
+
+    /// What is told of `parts`; calls beyond the most are not.
+    fn told(&mut self, parts: Vec<ToolPart>) -> Delta {
+        let mut delta = Delta::default();
+        for part in parts {
+            match part {
+                ToolPart::Text(text) => delta.text.push_str(&text),
+                ToolPart::Call { .. } if self.calls == self.calls_max => {}
+                ToolPart::Call { name, arguments } => {
+                    let (index, id) = (self.calls, call_id(random()));
+                    self.calls += 1;
+                    delta.calls.push(Call { index, id, name, arguments });
+                }
+            }
+        }
+        delta
     }
 
     fn spell(&mut self, record: Record) -> Spelled {

@@ -6,14 +6,18 @@ use axum::http::StatusCode;
 use compute::sample::{Sampler, SamplerOptions};
 use compute::tokenizer::Tokenizer;
 
+use serde_json::Value;
+
+use crate::house::tools::{Calls, Tool, ToolParser};
 use crate::shell::ask::{AnswerError, Ask, Goal, Manner, Owner};
+use crate::shell::constraint::{Constraint, ConstraintError};
 use crate::shell::speaker::{Script, ScriptEnd, SpeechError, unix_now};
 use crate::shell::worker::{Served, Serving};
 
 use super::Api;
 use super::choice::Choice;
 use super::fault::{Fault, internal, quoted};
-use super::wanted::{Echo, Form, Input, Opening, Options, Prompt, Talk, Wanted};
+use super::wanted::{Echo, Form, Input, Opening, Options, Prompt, Talk, Wanted, refused};
 
 /// A model that is served, and its place among them.
 #[derive(Debug, Clone)]
@@ -75,15 +79,15 @@ pub async fn read<T: Send + 'static>(
 
 fn prepared(target: &Target, owner: Owner, wanted: Wanted) -> Result<Prepared, Fault> {
     let serving = &target.serving;
-    let speaker = &serving.speaker;
-    let tokenizer = speaker.tokenizer().map_err(|error| unsaid("model", error))?;
+    let tokenizer = serving.speaker.tokenizer().map_err(|error| unsaid("model", error))?;
     let options = wanted.options;
-    if options.form != Form::Free {
-        return Err(Fault::unsupported(options.form_field, "only free text is supported"));
-    }
-    check_tokens(&options, speaker.model().summary().vocabulary)?;
+    check_tokens(&options, serving.speaker.model().summary().vocabulary)?;
+    let mut form = Rules { constraint: constraint(serving, &options)?, ..Rules::default() };
     let (prompts, echoes) = match wanted.input {
         Input::Chat(talk) => {
+            if !talk.tools.is_empty() {
+                form = tool_rules(serving, &talk)?;
+            }
             (vec![("messages".to_string(), conversation(serving, &talk)?)], vec![String::new()])
         }
         Input::Prompts(prompts) => {
@@ -100,16 +104,81 @@ fn prepared(target: &Target, owner: Owner, wanted: Wanted) -> Result<Prepared, F
     for (number, ((param, prompt), echo)) in prompts.into_iter().zip(echoes).enumerate() {
         for n in 0..options.choices {
             let index = asks.len() as u64;
-            let goal = Goal::Answer(Box::new(manner(&options, index)));
+            let goal = Goal::Answer(Box::new(manner(&options, &form, index)));
             let ask = Ask { model: target.place, owner, prompt: prompt.clone(), goal };
             if n == 0 {
                 check(&ask, serving.context, &param)?;
             }
             asks.push(ask);
-            choices.push(Choice::new(serving.clone(), number, echo.clone()));
+            let choice = Choice::new(serving.clone(), number, echo.clone());
+            choices.push(choice.calling(form.parser.clone(), form.calls));
         }
     }
     Ok(Prepared { asks, choices })
+}
+
+/// What holds for all answers to a request.
+#[derive(Debug, Default)]
+struct Rules {
+    /// What they may say.
+    constraint: Option<Constraint>,
+    /// Special tokens whose text is shown.
+    shown_specials: Vec<u32>,
+    /// What finds calls in them.
+    parser: Option<ToolParser>,
+    /// How many calls each may have.
+    calls: Option<Calls>,
+}
+
+/// What keeps an answer to the form that was asked for.
+fn constraint(serving: &Serving, options: &Options) -> Result<Option<Constraint>, Fault> {
+    if options.form == Form::Free {
+        return Ok(None);
+    }
+    let factory = serving.speaker.constraints().map_err(|error| unsaid("model", error))?;
+    let made = match &options.form {
+        Form::Free => return Ok(None),
+        Form::JsonObject => factory.any_json_object(),
+        Form::Schema(schema) => factory.from_json_schema(schema),
+        Form::Regex(regex) => factory.from_regex(regex),
+        Form::Choice(texts) => factory.from_choice(texts),
+    };
+    made.map(Some).map_err(|error| unbound(options.form_field, &error))
+}
+
+/// What tools mean for the answers of a conversation that has some.
+fn tool_rules(serving: &Serving, talk: &Talk) -> Result<Rules, Fault> {
+    let speaker = &serving.speaker;
+    let Some(format) = speaker.tools() else {
+        let message = format!("the chat template of {} does not know tools", speaker.name());
+        return Err(Fault::unsupported("tools", message));
+    };
+    let tokenizer = speaker.tokenizer().map_err(|error| unsaid("model", error))?;
+    let format = if talk.choice.forces() { format.forced() } else { format };
+    let special = |text: &str| tokenizer.id_of(text).filter(|id| tokenizer.is_control(*id));
+    let grammar = format.grammar(&talk.tools, &talk.choice, talk.calls, special);
+    let constraint = match grammar.map_err(|error| refused("", &error))? {
+        None => None,
+        Some(lark) => {
+            let factory = speaker.constraints().map_err(|error| unsaid("model", error))?;
+            let made = factory.from_lark(&lark);
+            Some(made.map_err(|error| unbound("tool_choice", &error))?)
+        }
+    };
+    Ok(Rules {
+        constraint,
+        shown_specials: format.markers().iter().filter_map(|text| special(text)).collect(),
+        parser: Some(ToolParser::new(format, &talk.tools)),
+        calls: Some(talk.calls),
+    })
+}
+
+/// The refusal of a form that cannot be kept to.
+fn unbound(param: &str, error: &ConstraintError) -> Fault {
+    match error {
+        ConstraintError::Thread(error) => internal(&error.to_string()),
+        error => Fault::unsupported(param, error.to_string()),
+    }
 }
 
 /// Refuses a prompt that leaves no room, with the numbers.
@@ -124,7 +193,7 @@ pub fn check(ask: &Ask, context: usize, param: &str) -> Result<(), Fault> {
 }
 
 /// How the request's answer number `index` is given.
-fn manner(options: &Options, index: u64) -> Manner {
+fn manner(options: &Options, rules: &Rules, index: u64) -> Manner {
     let seed = options.sampler.seed.wrapping_add(index);
     let sampler = SamplerOptions { seed, ..options.sampler.clone() };
     Manner {
@@ -132,9 +201,10 @@ fn manner(options: &Options, index: u64) -> Manner {
         stops: options.stops.clone(),
         stop_tokens: options.stop_tokens.clone(),
         end: options.end,
-        shown_specials: Vec::new(),
+        shown_specials: rules.shown_specials.clone(),
         sampler: Sampler::new(sampler).expect("it was checked with another seed"),
         log_probs: options.log_probs,
+        constraint: rules.constraint.clone(),
     }
 }
 
@@ -177,9 +247,17 @@ pub fn tokens(
 /// The tokens of a conversation.
 fn conversation(serving: &Serving, talk: &Talk) -> Result<Vec<u32>, Fault> {
     let speaker = &serving.speaker;
+    let called = talk.messages.iter().position(|message| message.tool_calls.is_some());
+    if let Some(n) = called.filter(|_| speaker.tools().is_none()) {
+        let message =
+            format!("the chat template of {} does not know calls of tools", speaker.name());
+        return Err(Fault::unsupported(format!("messages[{n}].tool_calls"), message));
+    }
+    let tools: Vec<Value> = talk.tools.iter().map(Tool::for_template).collect();
+    let tools = Value::Array(tools);
     let script = Script {
         messages: &talk.messages,
-        tools: None,
+        tools: (!talk.tools.is_empty()).then_some(&tools),
         variables: &talk.variables,
         end: match talk.opening {
             Opening::Message => ScriptEnd::Opened,

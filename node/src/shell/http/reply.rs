@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::house::Finish;
 use crate::shell::ask::Outcome;
 
-use super::choice::Delta;
+use super::choice::{Call, Delta};
 
 /// Answers of the same fingerprint and seed have the same bits.
 pub const FINGERPRINT: &str = concat!("cadencia-", env!("CARGO_PKG_VERSION"), "-int8x-v1");
@@ -160,14 +160,39 @@ impl Reply {
     }
 }
 
-/// The message that a chat's answer is.
+/// The message that a chat's answer is. One that only calls tools has no content.
 fn message(said: &Delta) -> Value {
-    json!({"role": "assistant", "content": said.text, "refusal": null})
+    let content = match said.text.is_empty() && !said.calls.is_empty() {
+        true => Value::Null,
+        false => said.text.as_str().into(),
+    };
+    let mut message = json!({"role": "assistant", "content": content, "refusal": null});
+    if !said.calls.is_empty() {
+        message["tool_calls"] = said.calls.iter().map(call).collect();
+    }
+    message
 }
 
 /// What a chat's answer has grown by.
 fn delta(said: &Delta) -> Value {
-    json!({"content": said.text})
+    let mut delta = json!({});
+    if !said.text.is_empty() || said.calls.is_empty() {
+        delta["content"] = said.text.as_str().into();
+    }
+    if !said.calls.is_empty() {
+        let calls = said.calls.iter().map(|one| {
+            let mut value = call(one);
+            value["index"] = one.index.into();
+            value
+        });
+        delta["tool_calls"] = calls.collect();
+    }
+    delta
+}
+
+fn call(call: &Call) -> Value {
+    let function = json!({"name": call.name, "arguments": call.arguments});
+    json!({"id": call.id, "type": "function", "function": function})
 }
 
 /// One server-sent event. JSON has no raw line breaks, so one `data:` line holds it.
@@ -340,6 +365,26 @@ mod tests {
         let counts = reply.counts(&[(0, &outcome())]).unwrap();
         assert_eq!(counts["choices"], json!([]));
         assert_eq!(counts["usage"]["completion_tokens"], 3);
+    }
+
+    #[test]
+    fn calls_are_told_beside_the_text() {
+        let call = Call { index: 0, id: "c".into(), name: "f".into(), arguments: "{}".into() };
+        let calling = Delta { calls: vec![call], ..Delta::default() };
+        let answer = Answered { said: calling.clone(), finish: "tool_calls", ..answered(0, "") };
+        let choice = &reply(Route::Chat, false).whole(&[answer])["choices"][0];
+        let told = json!({"id": "c", "type": "function",
+                          "function": {"name": "f", "arguments": "{}"}});
+        assert_eq!(choice["finish_reason"], "tool_calls");
+        assert_eq!(
+            choice["message"],
+            json!({
+            "role": "assistant", "content": null, "refusal": null, "tool_calls": [told]})
+        );
+        let event = reply(Route::Chat, false).grown(2, &calling);
+        let mut told = told;
+        told["index"] = 0.into();
+        assert_eq!(event["choices"][0]["delta"], json!({"tool_calls": [told]}));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use super::fields::Fields;
 
 pub use form::Form;
 pub use prompts::{Prompt, prompts};
-pub use talk::{Opening, Talk};
+pub use talk::{Opening, Talk, refused};
 
 /// Answers that one request may ask for, over all of its prompts.
 pub const CHOICES_MAX: usize = 16;
@@ -106,11 +106,20 @@ impl Wanted {
                 return Err(Fault::unsupported(name, message));
             }
         }
-        if fields.take("tools").is_some_and(|value| value != Value::Array(Vec::new())) {
-            return Err(Fault::unsupported("tools", "tools are not supported"));
-        }
+        let has_tools = !talk.tools.is_empty();
+        let forced = talk.choice.forces();
         let input = Input::Chat(Box::new(talk));
-        Self::rest(fields, input, 1, (log_probs, Echo::Nothing), seed)
+        let wanted = Self::rest(fields, input, 1, (log_probs, Echo::Nothing), seed)?;
+        let options = &wanted.options;
+        if has_tools && options.form != Form::Free {
+            let message = "an answer of a set form cannot call tools; ask for it with tool_choice \
+                none, or without tools";
+            return Err(Fault::unsupported(options.form_field, message));
+        }
+        if forced && options.end == EndTokens::Forbidden {
+            return Err(Fault::unsupported("ignore_eos", FORM_ENDS));
+        }
+        Ok(wanted)
     }
 
     /// A request to `/v1/completions`; `seed` is used where it brings none.
@@ -163,9 +172,15 @@ impl Wanted {
             echo,
             delivery: delivery(&mut fields)?,
         };
+        if options.form != Form::Free && options.end == EndTokens::Forbidden {
+            return Err(Fault::unsupported("ignore_eos", FORM_ENDS));
+        }
         Ok(Self { input, model, options })
     }
 }
+
+/// Why an answer of a set form is not to go on and on.
+const FORM_ENDS: &str = "an answer of a set form ends with it, so ignore_eos cannot be had beside";
 
 /// How many answers each of `count` prompts gets.
 fn choices(fields: &mut Fields, count: usize) -> Result<usize, Fault> {

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use super::super::embed;
 use super::super::fault::Fault;
 use super::*;
+use crate::house::tools::Tool;
 
 /// How many requests are tried.
 fn count() -> u64 {
@@ -234,7 +235,9 @@ fn conversations_are_written_or_refused() {
             }
         };
         let opens = talk.opening == Opening::Message;
-        let text = template.render_with(&talk.messages, None, opens, now, &talk.variables);
+        let tools: Value = talk.tools.iter().map(Tool::for_template).collect();
+        let tools = (!talk.tools.is_empty()).then_some(&tools);
+        let text = template.render_with(&talk.messages, tools, opens, now, &talk.variables);
         written += u64::from(text.is_ok());
     }
     assert!(written > tries / 2, "{written}");

@@ -3,6 +3,10 @@
 use compute::template::Message;
 use serde_json::{Map, Value};
 
+use crate::house::tools::{
+    Calls, Tool, ToolChoice, ToolsError, calls_for_template, parse_choice, parse_tools,
+};
+
 use super::super::fault::{Fault, quoted};
 use super::super::fields::Fields;
 
@@ -22,6 +26,12 @@ pub struct Talk {
     pub variables: Map<String, Value>,
     /// How the answer begins.
     pub opening: Opening,
+    /// Tools that the model is told of, and may or must call.
+    pub tools: Vec<Tool>,
+    /// Whether it may, or must; never [`ToolChoice::None`] where there are tools.
+    pub choice: ToolChoice,
+    /// How many calls one answer may have.
+    pub calls: Calls,
 }
 
 /// How an answer begins.
@@ -40,7 +50,46 @@ impl Talk {
     pub fn take(fields: &mut Fields) -> Result<Self, Fault> {
         let messages = messages(fields)?;
         let opening = opening(fields, &messages)?;
-        Ok(Self { messages, variables: variables(fields)?, opening })
+        let variables = variables(fields)?;
+        let (mut tools, choice) = tools(fields)?;
+        let calls = match fields.flag("parallel_tool_calls")? {
+            Some(false) => Calls::One,
+            _ => Calls::Many,
+        };
+        // A model that must not call is best not tempted.
+        if choice == ToolChoice::None {
+            tools.clear();
+        }
+        if choice.forces() && opening != Opening::Message {
+            let wanted = "none or auto where the answer does not begin a message";
+            return Err(fields.wrong("tool_choice", wanted));
+        }
+        Ok(Self { messages, variables, opening, tools, choice, calls })
+    }
+}
+
+/// The tools of a request, and whether they may or must be called.
+fn tools(fields: &mut Fields) -> Result<(Vec<Tool>, ToolChoice), Fault> {
+    let tools = fields.take("tools").as_ref().map_or(Ok(Vec::new()), parse_tools);
+    let tools = tools.map_err(|error| refused("", &error))?;
+    let choice = fields.take("tool_choice");
+    let choice = match parse_choice(choice.as_ref(), &tools) {
+        Ok(choice) if tools.is_empty() && !choice.forces() => ToolChoice::None,
+        choice => choice.map_err(|error| refused("", &error))?,
+    };
+    Ok((tools, choice))
+}
+
+/// The refusal of tools or calls, in the message at `path` or, if that is empty, in the request.
+pub fn refused(path: &str, error: &ToolsError) -> Fault {
+    let dot = if path.is_empty() { "" } else { "." };
+    let param = format!("{path}{dot}{}", error.path());
+    let message = format!("{path}{dot}{error}");
+    match error {
+        ToolsError::Unsupported { .. } | ToolsError::Parameters { .. } => {
+            Fault::unsupported(param, message)
+        }
+        _ => Fault::field(param, message),
     }
 }
 
@@ -68,7 +117,7 @@ fn message(path: &str, value: Value) -> Result<Message, Fault> {
             return Err(Fault::unsupported(&name, format!("{name} is not supported; {advice}")));
         }
     }
-    let tool_calls = tool_calls(&mut fields, &role)?;
+    let tool_calls = tool_calls(&mut fields, path, &role)?;
     let tool_call_id = fields.text("tool_call_id")?;
     if role == "tool" && tool_call_id.is_none() {
         return Err(fields.missing("tool_call_id"));
@@ -144,14 +193,13 @@ fn opening(fields: &mut Fields, messages: &[Message]) -> Result<Opening, Fault> 
 }
 
 /// The calls that an assistant made.
-fn tool_calls(fields: &mut Fields, role: &str) -> Result<Option<Value>, Fault> {
+fn tool_calls(fields: &mut Fields, path: &str, role: &str) -> Result<Option<Value>, Fault> {
     match fields.take("tool_calls") {
         None => Ok(None),
         Some(Value::Array(list)) if list.is_empty() => Ok(None),
         Some(Value::Array(_)) if role != "assistant" => {
             Err(fields.wrong("tool_calls", "absent unless the role is assistant"))
         }
-        Some(calls @ Value::Array(_)) => Ok(Some(calls)),
-        Some(_) => Err(fields.wrong("tool_calls", "an array of calls")),
+        Some(calls) => calls_for_template(&calls).map(Some).map_err(|error| refused(path, &error)),
     }
 }
