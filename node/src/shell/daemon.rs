@@ -18,6 +18,7 @@ use tokio::sync::{oneshot, watch};
 use super::Usage;
 use super::args::Up;
 use super::http::{Api, Guard, Key, Server, router};
+use super::keys::Keys;
 use super::library;
 use super::line::Line;
 use super::settings::{Secret, Settings};
@@ -64,16 +65,19 @@ fn addresses(api: &str) -> Result<Vec<SocketAddr>> {
 fn guard(addresses: &[SocketAddr], settings: &Settings) -> Result<Guard> {
     let loopback = addresses.iter().all(|address| address.ip().is_loopback());
     let key = settings.api_key.as_ref().map(|Secret(text)| Key::new(text));
-    if !loopback && key.is_none() {
+    let (hosts, origins) = (settings.allowed_hosts.clone(), settings.cors_origins.clone());
+    let keys = Keys::load(&settings.api_keys_file)?;
+    let guard = Guard { loopback, hosts, origins, key, keys };
+    if !loopback && guard.is_open() {
         let message = format!(
-            "{} can be reached from other machines, so clients must show an API key: \
-             set CADENCIA_API_KEY, or api_key in the config file, or listen on 127.0.0.1",
+            "{} can be reached from other machines, so clients must show an API key: make one with \
+             `cadencia keys add NAME`, or set CADENCIA_API_KEY, or api_key in the config file, or \
+             listen on 127.0.0.1",
             settings.api
         );
         return Err(Usage(message).into());
     }
-    let hosts = settings.allowed_hosts.clone();
-    Ok(Guard { loopback, hosts, origins: settings.cors_origins.clone(), key })
+    Ok(guard)
 }
 
 async fn run(

@@ -135,6 +135,8 @@ pub struct Layer {
     pub cors_origins: Option<Vec<String>>,
     /// After how long a silence a stream shows that it lives, milliseconds.
     pub keep_alive_ms: Option<u64>,
+    /// File of the keys that `cadencia keys` makes.
+    pub api_keys_file: Option<PathBuf>,
     /// Threads that compute.
     pub threads: Option<usize>,
     /// Which kernels.
@@ -181,6 +183,7 @@ impl Layer {
             allowed_hosts: list("CADENCIA_ALLOWED_HOSTS", &text),
             cors_origins: list("CADENCIA_CORS_ORIGINS", &text),
             keep_alive_ms: number("CADENCIA_KEEP_ALIVE_MS", &text)?,
+            api_keys_file: text("CADENCIA_API_KEYS_FILE").map(PathBuf::from),
             threads: number("CADENCIA_THREADS", &text)?,
             kernels: match text("CADENCIA_KERNELS") {
                 None => None,
@@ -209,6 +212,7 @@ impl Layer {
             allowed_hosts: self.allowed_hosts.or(under.allowed_hosts),
             cors_origins: self.cors_origins.or(under.cors_origins),
             keep_alive_ms: self.keep_alive_ms.or(under.keep_alive_ms),
+            api_keys_file: self.api_keys_file.or(under.api_keys_file),
             threads: self.threads.or(under.threads),
             kernels: self.kernels.or(under.kernels),
             ctx: self.ctx.or(under.ctx),
@@ -285,6 +289,8 @@ pub struct Settings {
     pub cors_origins: Vec<String>,
     /// After how long a silence a stream shows that it lives, milliseconds.
     pub keep_alive_ms: u64,
+    /// File of the keys that `cadencia keys` makes; it need not be there.
+    pub api_keys_file: PathBuf,
     /// Threads that compute, 1 to [`THREADS_MAX`].
     pub threads: usize,
     /// Which kernels.
@@ -312,6 +318,9 @@ impl Settings {
             allowed_hosts: top.allowed_hosts.unwrap_or_default(),
             cors_origins: top.cors_origins.unwrap_or_default(),
             keep_alive_ms: top.keep_alive_ms.unwrap_or(10_000),
+            api_keys_file: top
+                .api_keys_file
+                .unwrap_or_else(|| sources.file.0.with_file_name("api-keys.toml")),
             threads: top.threads.unwrap_or(cores),
             kernels: top.kernels.unwrap_or_default(),
             ctx: top.ctx,
@@ -334,6 +343,7 @@ impl Settings {
             allowed_hosts: Some(self.allowed_hosts.clone()),
             cors_origins: Some(self.cors_origins.clone()),
             keep_alive_ms: Some(self.keep_alive_ms),
+            api_keys_file: Some(self.api_keys_file.clone()),
             threads: Some(self.threads),
             kernels: Some(self.kernels),
             ctx: self.ctx,

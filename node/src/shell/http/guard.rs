@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 
 use crate::shell::ask::Owner;
+use crate::shell::keys::Keys;
 
 use super::fault::Fault;
 
@@ -24,6 +25,8 @@ pub struct Guard {
     pub origins: Vec<String>,
     /// The key that clients must present, if there is one.
     pub key: Option<Key>,
+    /// Keys with names, any of which is as good.
+    pub keys: Keys,
 }
 
 /// A key, kept as its hash: comparing hashes takes the same time wherever they differ.
@@ -79,7 +82,7 @@ impl Guard {
     /// Who sends a request to `uri` with `headers`; refuses one without a key where one is needed.
     pub fn caller(&self, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Fault> {
         // Whether the node lives may be asked without a key: supervisors have none.
-        if self.key.is_none() || matches!(uri.path(), "/health" | "/ready") {
+        if self.is_open() || matches!(uri.path(), "/health" | "/ready") {
             return Ok(Caller::default());
         }
         self.authorised(headers)
@@ -90,6 +93,11 @@ impl Guard {
         let origin = headers.get(header::ORIGIN)?;
         let known = self.origins.iter().any(|known| known.as_bytes() == origin.as_bytes());
         known.then(|| origin.clone())
+    }
+
+    /// Whether no key is needed.
+    pub fn is_open(&self) -> bool {
+        self.key.is_none() && self.keys.is_empty()
     }
 
     /// Whether answers differ by the origin that asks, so that caches must know it.
@@ -124,7 +132,10 @@ impl Guard {
     /// Who holds the key `shown`.
     fn holder(&self, shown: &[u8]) -> Option<Caller> {
         let only = self.key.as_ref().is_some_and(|key| blake3::hash(shown) == key.0);
-        only.then(|| Caller::named(ONLY_KEY))
+        match only {
+            true => Some(Caller::named(ONLY_KEY)),
+            false => self.keys.find(shown).map(Caller::named),
+        }
     }
 }
 
