@@ -17,8 +17,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::Usage;
 use super::args::Up;
-use super::http::{Api, Guard, Key, Server, router};
-use super::keys::Keys;
+use super::http::{Api, Guard, Key, Ring, Server, router};
 use super::library;
 use super::line::Line;
 use super::settings::{Secret, Settings};
@@ -66,7 +65,7 @@ fn guard(addresses: &[SocketAddr], settings: &Settings) -> Result<Guard> {
     let loopback = addresses.iter().all(|address| address.ip().is_loopback());
     let key = settings.api_key.as_ref().map(|Secret(text)| Key::new(text));
     let (hosts, origins) = (settings.allowed_hosts.clone(), settings.cors_origins.clone());
-    let keys = Keys::load(&settings.api_keys_file)?;
+    let keys = Arc::new(Ring::load(&settings.api_keys_file)?);
     let guard = Guard { loopback, hosts, origins, key, keys };
     if !loopback && guard.is_open() {
         let message = format!(

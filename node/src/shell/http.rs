@@ -12,6 +12,7 @@ mod metrics;
 mod prepare;
 mod reply;
 mod respond;
+mod ring;
 mod serve;
 mod wanted;
 
@@ -40,6 +41,7 @@ pub use access::random;
 pub use guard::{Guard, Key};
 pub use metrics::Connections;
 pub use reply::timings;
+pub use ring::Ring;
 pub use serve::Server;
 
 /// Prompts that are turned into tokens at a time. Beside the model, which has the processor.

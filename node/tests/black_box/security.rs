@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use crate::client::Response;
-use crate::process::Node;
+use crate::client::{Client, Response};
+use crate::process::{Node, run_at};
 
 const CHAT: &str = "/v1/chat/completions";
 const PAGE: &str = "https://chat.example";
@@ -102,6 +102,29 @@ fn a_models_name_is_compared_and_never_opened() {
     }
     let body = json!({"model": "toy", "max_tokens": 1, "prompt": "x"});
     assert_eq!(node.post("/v1/completions", &body).status, 200);
+}
+
+#[test]
+fn keys_with_names_are_taken_until_they_are_revoked() {
+    let home = tempfile::TempDir::new().unwrap();
+    let file = home.path().join("keys.toml");
+    let file = file.to_str().unwrap();
+    let keys = |args: &[&str]| run_at(&home, &[args, &["--api-keys-file", file]].concat(), "");
+    let made = keys(&["keys", "add", "ann"]);
+    let mut node = Node::start_at("0.0.0.0:0", &["--api-keys-file", file]);
+    let address = (std::net::Ipv4Addr::LOCALHOST, node.address.port()).into();
+    let bearer = format!("Bearer {}", made.out.trim());
+    let models = |id: &str| {
+        let headers = [("authorization", bearer.as_str()), ("x-request-id", id)];
+        Client::connect(address).request("GET", "/v1/models", &headers, b"").status
+    };
+    assert_eq!(models("one"), 200);
+    let line = node.log.wait_for("request id=\"one\"");
+    assert!(line.contains("key=\"ann\"") && !line.contains(made.out.trim()), "{line}");
+    assert_eq!(keys(&["keys", "revoke", "ann"]).code, 0);
+    assert_eq!(models("two"), 401);
+    // And with no key left, nobody is served.
+    assert_eq!(Client::connect(address).request("GET", "/v1/models", &[], b"").status, 401);
 }
 
 #[test]

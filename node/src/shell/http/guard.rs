@@ -5,13 +5,14 @@
 //! request that a page sends carries an `Origin`, which must be the node's own.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 
 use crate::shell::ask::Owner;
-use crate::shell::keys::Keys;
 
 use super::fault::Fault;
+use super::ring::Ring;
 
 /// The rules of one node.
 #[derive(Debug, Clone, Default)]
@@ -26,7 +27,7 @@ pub struct Guard {
     /// The key that clients must present, if there is one.
     pub key: Option<Key>,
     /// Keys with names, any of which is as good.
-    pub keys: Keys,
+    pub keys: Arc<Ring>,
 }
 
 /// A key, kept as its hash: comparing hashes takes the same time wherever they differ.
@@ -97,7 +98,7 @@ impl Guard {
 
     /// Whether no key is needed.
     pub fn is_open(&self) -> bool {
-        self.key.is_none() && self.keys.is_empty()
+        self.key.is_none() && !self.keys.is_closed()
     }
 
     /// Whether answers differ by the origin that asks, so that caches must know it.
@@ -134,7 +135,7 @@ impl Guard {
         let only = self.key.as_ref().is_some_and(|key| blake3::hash(shown) == key.0);
         match only {
             true => Some(Caller::named(ONLY_KEY)),
-            false => self.keys.find(shown).map(Caller::named),
+            false => self.keys.find(shown).map(|name| Caller::named(&name)),
         }
     }
 }
