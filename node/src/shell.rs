@@ -1,6 +1,8 @@
 //! Everything that has an effect: files, threads, terminals, sockets, clocks and dice.
 
 mod args;
+#[allow(dead_code)]
+mod constraint;
 mod daemon;
 mod http;
 mod library;
