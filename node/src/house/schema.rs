@@ -23,7 +23,7 @@ pub const SCHEMA_BYTES_MAX: usize = 128 << 10;
 pub const SCHEMA_DEPTH_MAX: usize = 64;
 
 /// Most schemas within a schema, itself among them; each referenced one counts once.
-pub const SCHEMA_PARTS_MAX: usize = 4096;
+pub const SCHEMA_PARTS_MAX: usize = 2048;
 
 /// Most different references.
 pub const SCHEMA_REFERENCES_MAX: usize = 256;
@@ -52,6 +52,15 @@ pub enum SchemaError {
     /// It has too many references.
     #[error("the schema has more than {SCHEMA_REFERENCES_MAX} different references")]
     TooManyReferences,
+    /// It has too many patterns of property names.
+    #[error(
+        "the schema has {count} patternProperties; 32 are the most that are taken, and 1 where \
+         allOf, anyOf, oneOf or $ref combine schemas"
+    )]
+    Patterns {
+        /// How many it has.
+        count: usize,
+    },
     /// A keyword that cannot be enforced.
     #[error("{path} cannot be enforced: {keyword} is not supported; leave it out")]
     Unsupported {
@@ -117,6 +126,7 @@ impl SchemaError {
             | SchemaError::Overlap { path } => path,
             SchemaError::TooLarge { .. }
             | SchemaError::TooManyParts
+            | SchemaError::Patterns { .. }
             | SchemaError::TooManyReferences
             | SchemaError::Circular { .. } => "",
         }

@@ -6,9 +6,12 @@
 //! 2. [`parse_tools`] and [`parse_choice`] check a request's `tools` and `tool_choice`;
 //!    [`calls_for_template`] makes an earlier message's `tool_calls` what templates want.
 //! 3. Where the model must call ([`ToolChoice::forces`]), [`ToolFormat::grammar`] gives the grammar
-//!    of the answer, in the format [`ToolFormat::forced`].
-//! 4. [`ToolParser`] turns the answer's text into text and calls. Decode so that the tokens of
-//!    [`ToolFormat::markers`] are shown, or the marks of calls never get here.
+//!    of the answer, to be parsed in the format [`ToolFormat::forced`].
+//! 4. [`ToolParser`] turns the answer's text into text and calls. The answer has to be decoded by
+//!    `Tokenizer::continuation_showing`, with the tokens that [`ToolFormat::markers`] are in the
+//!    vocabulary, or the marks of calls never get here.
+//!
+//! **Invariant:** what clients and models write is bounded, and errors name the field.
 
 mod detect;
 mod format;

@@ -12,10 +12,19 @@ use super::{
 /// Below this every whole number is a float of its own; the grammar knows numbers as floats.
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
+/// Most patterns of property names in a schema.
+const PATTERNS_MAX: usize = 32;
+
 /// The checked form of `schema`: what it refers to stands in its `$defs`.
 pub(super) fn read(schema: &Value) -> Result<Map<String, Value>, SchemaError> {
-    let mut reader =
-        Reader { root: schema, places: BTreeMap::new(), waiting: Vec::new(), parts: 0 };
+    let mut reader = Reader {
+        root: schema,
+        places: BTreeMap::new(),
+        waiting: Vec::new(),
+        parts: 0,
+        patterns: 0,
+        combines: false,
+    };
     let Value::Object(mut map) = reader.schema(schema, &Path::root(""))? else {
         return Err(SchemaError::Wrong { path: "schema".to_owned(), wanted: "an object" });
     };
@@ -25,6 +34,10 @@ pub(super) fn read(schema: &Value) -> Result<Map<String, Value>, SchemaError> {
         let definition = reader.schema(target, &Path::root(&reference))?;
         definitions.insert(name(next), definition);
         next += 1;
+    }
+    // Any two patterns are compared, wherever schemas are combined once more.
+    if reader.patterns > PATTERNS_MAX || (reader.patterns > 1 && reader.combines) {
+        return Err(SchemaError::Patterns { count: reader.patterns });
     }
     for (at, (reference, _)) in reader.waiting.iter().enumerate() {
         if circular(&definitions, &name(at)) {
@@ -82,6 +95,10 @@ struct Reader<'a> {
     /// What was referred to, in the order of its first mention.
     waiting: Vec<(String, &'a Value)>,
     parts: usize,
+    /// Patterns of property names.
+    patterns: usize,
+    /// Whether schemas are laid over each other.
+    combines: bool,
 }
 
 impl<'a> Reader<'a> {
@@ -99,6 +116,11 @@ impl<'a> Reader<'a> {
                 return Err(SchemaError::Wrong { path: path.to_owned(), wanted });
             }
         };
+        let laid = |key: &&str| map.contains_key(*key);
+        let refers = map.contains_key("$ref") && map.len() > 1;
+        self.combines |= refers || ["allOf", "anyOf", "oneOf"].iter().any(laid);
+        let patterns = map.get("patternProperties").and_then(Value::as_object);
+        self.patterns += patterns.map_or(0, Map::len);
         let mut out = Map::new();
         for (key, value) in map {
             match (key.as_str(), value) {

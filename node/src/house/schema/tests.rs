@@ -163,7 +163,7 @@ fn one_of_becomes_any_of_where_two_cannot_hold_at_once() {
 #[test]
 fn size_depth_and_counts_are_bounded() {
     let wide: Map<_, _> = (0..5000).map(|n| (n.to_string(), json!({}))).collect();
-    assert!(refusal(json!({"properties": wide})).contains("more than 4096 parts"));
+    assert!(refusal(json!({"properties": wide})).contains("more than 2048 parts"));
     assert!(refusal(json!({"const": "x".repeat(200_000)})).contains("has 200012 bytes"));
     let deep = (0..100).fold(json!({}), |inner, _| json!({"items": inner}));
     assert!(refusal(deep).contains("deeper than 64 levels"));
@@ -174,6 +174,13 @@ fn size_depth_and_counts_are_bounded() {
     let targets: Map<_, _> = (0..300).map(|n| (n.to_string(), json!({}))).collect();
     let error = refusal(json!({"properties": many, "$defs": targets}));
     assert!(error.contains("more than 256 different references"), "{error}");
+    let patterns = |count: usize| -> Map<String, Value> {
+        (0..count).map(|n| (format!("^a{n}"), json!({}))).collect()
+    };
+    assert!(refusal(json!({"patternProperties": patterns(33)})).contains("has 33 patternProp"));
+    let combined = json!({"items": {"patternProperties": patterns(2)}, "allOf": [{}]});
+    assert!(refusal(combined).contains("has 2 patternProperties"));
+    assert!(Schema::parse(&json!({"patternProperties": patterns(32)})).is_ok());
 }
 
 #[test]

@@ -100,7 +100,11 @@ fn llama_calls_are_the_whole_answer() {
     let one = "{\"name\": \"f\", \"parameters\": {\"a\": {\"b\": [1]}}}";
     let found = call("f", "{\"a\": {\"b\": [1]}}");
     for answer in [one.to_owned(), format!("\n\n<|python_tag|> {one}"), format!("{one}\n")] {
-        assert_eq!(run(ToolFormat::Llama, [answer.as_str()]), [found.clone()], "{answer}");
+        assert_eq!(
+            run(ToolFormat::Llama, [answer.as_str()]),
+            std::slice::from_ref(&found),
+            "{answer}"
+        );
     }
     let two = format!("{one}; {{\"name\": \"g\", \"parameters\": {{}}}}");
     assert_eq!(run(ToolFormat::Llama, [two.as_str()]), [found, call("g", "{}")]);
