@@ -9,7 +9,9 @@ use thiserror::Error;
 
 use crate::house::{Finish, Shown};
 
-use super::constraint::{Constraint, ConstraintError};
+use super::constraint::Constraint;
+
+pub use crate::house::Owner;
 
 /// Why there is no answer.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -30,27 +32,13 @@ pub enum AnswerError {
         /// Tokens that must be left.
         answer: usize,
     },
+    /// The model has no words.
+    #[error("the model has no tokeniser, so it takes token ids only (see `cadencia logits`)")]
+    Mute,
     /// The model refused.
     #[error(transparent)]
     Step(#[from] StepError),
-    /// The answer cannot go on in the form that it must have.
-    #[error("the answer cannot go on in the form that was asked for: {why}")]
-    Form {
-        /// In the words of what keeps to the form.
-        why: String,
-    },
 }
-
-impl From<ConstraintError> for AnswerError {
-    fn from(error: ConstraintError) -> Self {
-        AnswerError::Form { why: error.to_string() }
-    }
-}
-
-/// Whose a request is. Owners get equal shares of a busy node, whatever the number of their
-/// requests.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Owner(pub u64);
 
 /// One request to a model.
 #[derive(Debug)]

@@ -79,11 +79,12 @@ fn forms_that_cannot_be_kept_to_are_refused_by_name() {
                                    "json_schema": {"name": "x", "schema": schema}}})
     };
     for (more, param) in [
-        (format(json!({"$ref": "#/nowhere"})), "response_format"),
+        (format(json!({"$ref": "#/nowhere"})), "response_format.json_schema.schema.$ref"),
         (
-            format(json!({"type": "object", "minProperties": 3, "maxProperties": 2})),
-            "response_format",
+            format(json!({"type": "object", "properties": {"a": {"unheard": 1}}})),
+            "response_format.json_schema.schema.properties.a.unheard",
         ),
+        (format(json!(3)), "response_format.json_schema.schema"),
         (json!({"guided_regex": "(a"}), "guided_regex"),
         (json!({"guided_json": "{"}), "guided_json"),
         (json!({"response_format": {"type": "xml"}}), "response_format"),

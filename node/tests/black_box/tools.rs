@@ -132,6 +132,7 @@ fn wrong_tools_are_refused_by_name() {
         (json!({"tool_choice": "sometimes"}), "tool_choice"),
         (json!({"parallel_tool_calls": 3}), "parallel_tool_calls"),
         (json!({"response_format": {"type": "json_object"}}), "response_format"),
+        (json!({"guided_choice": ["a"]}), "guided_choice"),
         (json!({"tool_choice": "required", "ignore_eos": true}), "ignore_eos"),
         (json!({"functions": [{"name": "f"}]}), "functions"),
         (

@@ -172,7 +172,7 @@ impl Work<'_> {
             let asks = asks.map(|prompt| ask(self.model, self.owner, prompt.clone())).collect();
             match self.api.line.join(asks) {
                 Ok(places) => return Ok(Group::new(places)),
-                Err(Turned::Full { .. }) if count > 1 => count /= 2,
+                Err(Turned::Full { .. } | Turned::TooMany { .. }) if count > 1 => count /= 2,
                 Err(Turned::Full { .. }) if begun && since.elapsed() < ROOM_TIME_MAX => {
                     tokio::time::sleep(ROOM_WAIT).await;
                 }

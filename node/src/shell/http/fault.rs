@@ -83,6 +83,7 @@ pub fn turned(turned: Turned) -> Fault {
                 .of_kind("rate_limit_error")
                 .later(retry_seconds)
         }
+        Turned::TooMany { .. } => Fault::field("n", message),
         Turned::Closed => stopping(),
     }
 }

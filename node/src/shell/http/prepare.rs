@@ -139,9 +139,9 @@ fn constraint(serving: &Serving, options: &Options) -> Result<Option<Constraint>
     let made = match &options.form {
         Form::Free => return Ok(None),
         Form::JsonObject => factory.any_json_object(),
-        Form::Schema(schema) => factory.from_json_schema(schema),
-        Form::Regex(regex) => factory.from_regex(regex),
-        Form::Choice(texts) => factory.from_choice(texts),
+        Form::Schema(schema) => factory.for_json_schema(schema),
+        Form::Regex(regex) => factory.for_regex(regex),
+        Form::Choice(texts) => factory.for_choice(texts),
     };
     made.map(Some).map_err(|error| unbound(options.form_field, &error))
 }
@@ -161,7 +161,7 @@ fn tool_rules(serving: &Serving, talk: &Talk) -> Result<Rules, Fault> {
         None => None,
         Some(lark) => {
             let factory = speaker.constraints().map_err(|error| unsaid("model", error))?;
-            let made = factory.from_lark(&lark);
+            let made = factory.for_lark(&lark);
             Some(made.map_err(|error| unbound("tool_choice", &error))?)
         }
     };
@@ -177,6 +177,9 @@ fn tool_rules(serving: &Serving, talk: &Talk) -> Result<Rules, Fault> {
 fn unbound(param: &str, error: &ConstraintError) -> Fault {
     match error {
         ConstraintError::Thread(error) => internal(&error.to_string()),
+        ConstraintError::Schema(error) if !matches!(error.path(), "" | "schema") => {
+            Fault::unsupported(format!("{param}.{}", error.path()), error.to_string())
+        }
         error => Fault::unsupported(param, error.to_string()),
     }
 }

@@ -13,12 +13,13 @@ use super::{load, read_text};
 use crate::shell::Usage;
 use crate::shell::args::{Generate, SamplingFlags};
 use crate::shell::ask::{Ask, Goal, Heard, Manner, Outcome, Owner};
+use crate::shell::engine::Solo;
 use crate::shell::http::{random, timings};
 use crate::shell::machine;
 use crate::shell::progress::{Progress, Unit};
-use crate::shell::sequence::Sequence;
 use crate::shell::settings::Settings;
 use crate::shell::speaker;
+use crate::shell::worker::Serving;
 
 /// Continues a prompt.
 pub fn generate(flags: &Generate, settings: &Settings) -> Result<ExitCode> {
@@ -48,12 +49,11 @@ pub fn generate(flags: &Generate, settings: &Settings) -> Result<ExitCode> {
     let goal = Goal::Answer(manner);
     let ask = Ask { model: 0, owner: Owner::default(), prompt: prompt.clone(), goal };
     let printer = RefCell::new(Printer::new(flags.json));
-    let outcome = Sequence::new(speaker.model(), context).answer(
-        ask,
-        tokenizer,
-        &|| printer.borrow().failure.is_some(),
-        &mut |heard| printer.borrow_mut().hear(heard),
-    )?;
+    let serving = Serving::new(speaker, context);
+    let outcome =
+        Solo::new(&serving).answer(ask, &|| printer.borrow().failure.is_some(), &mut |heard| {
+            printer.borrow_mut().hear(heard)
+        })?;
     let text = printer.into_inner().finish()?;
     match flags.json {
         true => print_json(&prompt, &text, seed, &outcome)?,

@@ -31,7 +31,7 @@ pub enum Form {
 pub fn form(fields: &mut Fields) -> Result<(Form, &'static str), Fault> {
     let mut found = (Form::Free, "response_format");
     let asked = [
-        (response_format(fields)?, "response_format"),
+        response_format(fields)?,
         (schema(fields, "json_schema")?, "json_schema"),
         (schema(fields, "guided_json")?, "guided_json"),
         (regex(fields)?, "guided_regex"),
@@ -47,17 +47,18 @@ pub fn form(fields: &mut Fields) -> Result<(Form, &'static str), Fault> {
     Ok(found)
 }
 
-fn response_format(fields: &mut Fields) -> Result<Form, Fault> {
+/// The form, and where it stands.
+fn response_format(fields: &mut Fields) -> Result<(Form, &'static str), Fault> {
     const NAME: &str = "response_format";
-    let Some(value) = fields.take(NAME) else { return Ok(Form::Free) };
+    let Some(value) = fields.take(NAME) else { return Ok((Form::Free, NAME)) };
     let mut format = Fields::of(NAME, value)?;
     let kind = format.text("type")?.ok_or_else(|| format.missing("type"))?;
     match kind.as_str() {
-        "text" => Ok(Form::Free),
+        "text" => Ok((Form::Free, NAME)),
         "json_object" => match format.take("schema") {
             // llama-server takes a schema here.
-            Some(schema) => Ok(Form::Schema(schema)),
-            None => Ok(Form::JsonObject),
+            Some(schema) => Ok((Form::Schema(schema), "response_format.schema")),
+            None => Ok((Form::JsonObject, NAME)),
         },
         "json_schema" => {
             let inner = format.take("json_schema");
@@ -66,7 +67,7 @@ fn response_format(fields: &mut Fields) -> Result<Form, Fault> {
             inner.flag("strict")?;
             let schema = inner.take("schema").ok_or_else(|| inner.missing("schema"))?;
             match schema.is_object() || schema.is_boolean() {
-                true => Ok(Form::Schema(schema)),
+                true => Ok((Form::Schema(schema), "response_format.json_schema.schema")),
                 false => Err(inner.wrong("schema", "a JSON schema")),
             }
         }
