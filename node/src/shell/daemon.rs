@@ -17,7 +17,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::Usage;
 use super::args::Up;
-use super::http::{Api, Guard, Key, Server, router};
+use super::http::{Api, Guard, Key, Ring, Server, router};
 use super::library;
 use super::line::Line;
 use super::settings::{Secret, Settings};
@@ -70,15 +70,19 @@ fn addresses(api: &str) -> Result<Vec<SocketAddr>> {
 fn guard(addresses: &[SocketAddr], settings: &Settings) -> Result<Guard> {
     let loopback = addresses.iter().all(|address| address.ip().is_loopback());
     let key = settings.api_key.as_ref().map(|Secret(text)| Key::new(text));
-    if !loopback && key.is_none() {
+    let (hosts, origins) = (settings.allowed_hosts.clone(), settings.cors_origins.clone());
+    let keys = Arc::new(Ring::load(&settings.api_keys_file)?);
+    let guard = Guard { loopback, hosts, origins, key, keys };
+    if !loopback && guard.is_open() {
         let message = format!(
-            "{} can be reached from other machines, so clients must show an API key: \
-             set CADENCIA_API_KEY, or api_key in the config file, or listen on 127.0.0.1",
+            "{} can be reached from other machines, so clients must show an API key: make one with \
+             `cadencia keys add NAME`, or set CADENCIA_API_KEY, or api_key in the config file, or \
+             listen on 127.0.0.1",
             settings.api
         );
         return Err(Usage(message).into());
     }
-    Ok(Guard { loopback, key })
+    Ok(guard)
 }
 
 async fn run(
@@ -103,8 +107,10 @@ async fn run(
     let (phase, phases) = watch::channel(Phase::Loading { done: 0, whole: 0 });
     let drain = Duration::from_secs(settings.drain_seconds);
     let mut end = worker::start(files, settings.clone(), line.clone(), phase)?;
-    let api = Api::new(line.clone(), phases.clone(), guard);
-    let server = Server::new(listener, router(api));
+    let alive = Duration::from_millis(settings.keep_alive_ms);
+    let api = Api::new(line.clone(), phases.clone(), guard, alive);
+    let open = api.connections();
+    let server = Server::new(listener, router(api), open);
     let announcing = tokio::spawn(announce(phases, settings, address));
 
     let mut failure = None;

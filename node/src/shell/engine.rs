@@ -360,6 +360,10 @@ impl<'a> Engine<'a> {
         self.running = on;
         for mut running in done {
             self.remember(&running);
+            if let Some(why) = running.broken() {
+                running.asker.tell(Event::Failed(why));
+                continue;
+            }
             running.say_the_rest();
             let outcome = running.outcome();
             let stats = &self.serving.stats;

@@ -170,6 +170,8 @@ impl<'a> Running<'a> {
             Body::Embedding(_) => Vec::new(),
         };
         if picked.is_empty() {
+            // Nothing was picked where the answer was broken off; guesses were for nothing.
+            self.session.rewind(self.session.position().min(self.text.len()));
             return self.tell_progress();
         }
         stats.answer_tokens.add(picked.len() as u64);
@@ -196,6 +198,14 @@ impl<'a> Running<'a> {
         match &self.body {
             Body::Answer(writing) => writing.finish().is_some(),
             Body::Embedding(mean) => mean.count == self.prompt,
+        }
+    }
+
+    /// Why its answer was broken off, if it was.
+    pub fn broken(&self) -> Option<String> {
+        match &self.body {
+            Body::Answer(writing) => writing.broken().map(ToString::to_string),
+            Body::Embedding(_) => None,
         }
     }
 

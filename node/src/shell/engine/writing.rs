@@ -4,6 +4,7 @@ use compute::sample::log_probs;
 use compute::tokenizer::{Decoder, Tokenizer};
 
 use super::super::ask::{EndTokens, Manner, Outcome};
+use super::super::constraint::{Constraint, ConstraintError};
 use super::drafter::Drafter;
 use crate::house::{Answer, Finish, Piece, Record, Shown, Stops, draft};
 
@@ -21,6 +22,8 @@ pub struct Writing<'a> {
     /// All tokens picked.
     tokens: Vec<u32>,
     finish: Option<Finish>,
+    /// Why it cannot go on in the form that it must have.
+    broken: Option<ConstraintError>,
     guess: Vec<u32>,
     /// What the next token would be by what was looked up, whether it is computed ahead or not, and
     /// how much was alike.
@@ -51,12 +54,13 @@ impl<'a> Writing<'a> {
             tokenizer,
             answer: Answer::new(stops, manner.tokens_max.min(room)),
             // The answer continues a text, so a space that it begins with is its own.
-            decoder: tokenizer.continuation(),
+            decoder: tokenizer.continuation_showing(&manner.shown_specials),
             manner,
             end: prompt.len(),
             picked: Vec::new(),
             tokens: Vec::new(),
             finish: None,
+            broken: None,
             guess: Vec::new(),
             foreseen: None,
             by_drafter: false,
@@ -70,6 +74,11 @@ impl<'a> Writing<'a> {
     /// Why it is over, if it is.
     pub fn finish(&self) -> Option<Finish> {
         self.finish
+    }
+
+    /// Why it was broken off, if it was.
+    pub fn broken(&self) -> Option<&ConstraintError> {
+        self.broken.as_ref()
     }
 
     /// The tokens guessed for the next step.
@@ -115,8 +124,18 @@ impl<'a> Writing<'a> {
             let end = |token: &usize| self.tokenizer.is_end(*token as u32);
             (0..logits.len()).filter(end).for_each(|token| logits[token] = f32::NEG_INFINITY);
         }
+        if let Some(constraint) = &mut self.manner.constraint
+            && let Err(error) = constraint.mask(logits)
+        {
+            return self.break_off(error);
+        }
         let token = self.manner.sampler.pick(logits, self.end as u64);
         self.manner.sampler.accept(token);
+        if let Some(constraint) = &mut self.manner.constraint
+            && let Err(error) = constraint.accept(token)
+        {
+            return self.break_off(error);
+        }
         self.tokens.push(token);
         self.end += 1;
         let record = own.map(|(own, top)| {
@@ -128,8 +147,14 @@ impl<'a> Writing<'a> {
             true => self.answer.take(Piece::End, record),
             false => self.answer.take(Piece::Text(self.decoder.push(token)), record),
         };
-        self.finish = finish;
+        let complete = self.manner.constraint.as_ref().is_some_and(Constraint::is_complete);
+        self.finish = finish.or(complete.then_some(Finish::Stop));
         self.picked.push((token, shown));
+    }
+
+    fn break_off(&mut self, error: ConstraintError) {
+        self.broken = Some(error);
+        self.finish = Some(Finish::Halted);
     }
 
     /// Whether the token at `position`, which was computed, is the last of the text as it is now.
