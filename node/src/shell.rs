@@ -2,11 +2,14 @@
 
 mod args;
 mod daemon;
+mod durable;
 mod http;
+mod keys;
 mod library;
 mod line;
 mod machine;
 mod progress;
+mod pull;
 mod sequence;
 mod settings;
 mod speaker;
@@ -27,6 +30,7 @@ use tracing_subscriber::prelude::*;
 
 use self::args::{Command, CommandLine};
 use self::library::FindError;
+use self::pull::{PullError, SourceError};
 use self::settings::{Layer, Settings, SettingsError, Sources};
 
 /// Exit code of what was asked wrongly; clap uses it, too.
@@ -57,6 +61,8 @@ fn dispatch(line: &CommandLine) -> Result<ExitCode> {
     match &line.command {
         Command::Up(flags) => daemon::up(flags, settings),
         Command::Chat(flags) => tools::chat(flags, &settings),
+        Command::Pull(flags) => tools::pull(flags, &settings),
+        Command::Keys(flags) => tools::keys(flags, &settings),
         Command::Models(flags) => tools::models(flags, &settings),
         Command::Tokenize(flags) => tools::tokenize(flags, &settings),
         Command::Generate(flags) => tools::generate(flags, &settings),
@@ -98,7 +104,8 @@ fn start_log(filter: Option<&str>, usual: &str) -> Result<()> {
 
 fn exit_code(error: &anyhow::Error) -> u8 {
     let unsaid = matches!(error.downcast_ref(), Some(FindError::Unsaid(_) | FindError::NoName(_)));
-    match unsaid || error.is::<Usage>() || error.is::<SettingsError>() {
+    let pull = error.downcast_ref().is_some_and(PullError::is_usage) || error.is::<SourceError>();
+    match unsaid || pull || error.is::<Usage>() || error.is::<SettingsError>() {
         true => EXIT_USAGE,
         false => 1,
     }

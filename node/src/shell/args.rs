@@ -1,11 +1,17 @@
 //! The command line as it is typed; `settings` says what it comes to.
 
+mod keys;
+mod pull;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use compute::sample::SamplerOptions;
 
 use super::settings::{Kernels, Layer, Secret};
+
+pub use keys::{Keys, KeysAction};
+pub use pull::Pull;
 
 /// Runs language models on this machine, in arithmetic that every other machine can repeat bit
 /// for bit.
@@ -22,6 +28,7 @@ pub struct CommandLine {
 
 const TOP_HELP: &str = "\
 Examples:
+  cadencia pull OWNER/REPOSITORY                   bring a model here
   cadencia models                                  what is in the models folder
   cadencia chat -m SmolLM2-135M-Instruct           talk to a model in this terminal
   cadencia up -m ./some.gguf --api 127.0.0.1:8080  serve the OpenAI-compatible API
@@ -56,7 +63,11 @@ pub enum Command {
     Up(Up),
     /// Talk to a model in this terminal
     Chat(Chat),
-    /// List the models in the models folders
+    /// Bring a model here from Hugging Face, a URL or a file
+    Pull(Pull),
+    /// Make, list and revoke API keys
+    Keys(Keys),
+    /// List the models in the models folders, or remove one
     Models(Models),
     /// Turn text into token ids
     Tokenize(Tokenize),
@@ -177,6 +188,10 @@ pub struct Up {
     /// can see flags, so prefer CADENCIA_API_KEY or the config file
     #[arg(long, value_name = "KEY")]
     pub api_key: Option<Secret>,
+    /// File of keys made with `cadencia keys`; any of them is as good as --api-key [default:
+    /// api-keys.toml beside the config file]
+    #[arg(long, value_name = "FILE")]
+    pub api_keys_file: Option<PathBuf>,
     /// Requests that may wait while one is answered; more get 429 [default: 32]
     #[arg(long, value_name = "N")]
     pub queue: Option<usize>,
@@ -225,12 +240,31 @@ pub struct Chat {
 Examples:
   cadencia models
   cadencia models --models-dir ~/gguf --json | jq -r '.[].name'
+  cadencia models rm small --yes
 
-A file that cannot be read is listed with the reason.")]
+MEMORY is about what running it takes: its weights, and the conversation that fits by default. A
+file that cannot be read is listed with the reason.")]
 pub struct Models {
     /// Print a JSON array
     #[arg(long)]
     pub json: bool,
+    /// What to do instead of listing them.
+    #[command(subcommand)]
+    pub action: Option<ModelsAction>,
+}
+
+/// What can be done with models.
+#[derive(Debug, Subcommand)]
+pub enum ModelsAction {
+    /// Remove a model, all of its files
+    Rm {
+        /// Its name in a models folder
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
+    },
 }
 
 /// `cadencia tokenize`
@@ -415,11 +449,16 @@ impl Command {
                 ctx: up.ctx,
                 api: up.api.clone(),
                 api_key: up.api_key.clone(),
+                api_keys_file: up.api_keys_file.clone(),
                 queue: up.queue,
                 drain_seconds: up.drain_seconds,
                 ..up.model.layer()
             },
             Command::Chat(chat) => Layer { ctx: chat.ctx, ..chat.model.layer() },
+            Command::Pull(_) => Layer::default(),
+            Command::Keys(flags) => {
+                Layer { api_keys_file: flags.api_keys_file.clone(), ..Layer::default() }
+            }
             Command::Models(_) => Layer::default(),
             Command::Tokenize(flags) => Layer { model: flags.model.clone(), ..Layer::default() },
             Command::Generate(flags) => flags.model.layer(),

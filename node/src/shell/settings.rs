@@ -125,6 +125,8 @@ pub struct Layer {
     pub api: Option<String>,
     /// What a client must present as `Authorization: Bearer`.
     pub api_key: Option<Secret>,
+    /// File of the keys that `cadencia keys` makes.
+    pub api_keys_file: Option<PathBuf>,
     /// Threads that compute.
     pub threads: Option<usize>,
     /// Which kernels.
@@ -168,6 +170,7 @@ impl Layer {
                 .map(|list| std::env::split_paths(&list).collect()),
             api: text("CADENCIA_API"),
             api_key: text("CADENCIA_API_KEY").map(Secret),
+            api_keys_file: text("CADENCIA_API_KEYS_FILE").map(PathBuf::from),
             threads: number("CADENCIA_THREADS", &text)?,
             kernels: match text("CADENCIA_KERNELS") {
                 None => None,
@@ -193,6 +196,7 @@ impl Layer {
             models_dirs: self.models_dirs.or(under.models_dirs),
             api: self.api.or(under.api),
             api_key: self.api_key.or(under.api_key),
+            api_keys_file: self.api_keys_file.or(under.api_keys_file),
             threads: self.threads.or(under.threads),
             kernels: self.kernels.or(under.kernels),
             ctx: self.ctx.or(under.ctx),
@@ -257,6 +261,8 @@ pub struct Settings {
     pub api: String,
     /// What a client must present.
     pub api_key: Option<Secret>,
+    /// File of the keys that `cadencia keys` makes; it need not be there.
+    pub api_keys_file: PathBuf,
     /// Threads that compute, 1 to [`THREADS_MAX`].
     pub threads: usize,
     /// Which kernels.
@@ -281,6 +287,9 @@ impl Settings {
             models_dirs: top.models_dirs.unwrap_or_else(|| vec![models_dir]),
             api: top.api.unwrap_or_else(|| "127.0.0.1:8080".into()),
             api_key: top.api_key,
+            api_keys_file: top
+                .api_keys_file
+                .unwrap_or_else(|| sources.file.0.with_file_name("api-keys.toml")),
             threads: top.threads.unwrap_or(cores),
             kernels: top.kernels.unwrap_or_default(),
             ctx: top.ctx,
@@ -300,6 +309,7 @@ impl Settings {
             models_dirs: Some(self.models_dirs.clone()),
             api: Some(self.api.clone()),
             api_key: self.api_key.clone(),
+            api_keys_file: Some(self.api_keys_file.clone()),
             threads: Some(self.threads),
             kernels: Some(self.kernels),
             ctx: self.ctx,

@@ -8,7 +8,11 @@ mod chat;
 mod client;
 mod commands;
 mod errors;
+mod hub;
+mod keys;
+mod origin;
 mod process;
+mod pull;
 mod queue;
 mod stopping;
 #[path = "../../src/shell/toy.rs"]

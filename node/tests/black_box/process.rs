@@ -40,6 +40,9 @@ pub fn cadencia(home: &TempDir) -> Command {
         command.env_remove(name);
     }
     command.env("HOME", home.path()).env_remove("RUST_LOG");
+    for name in ["HF_ENDPOINT", "HF_HOME", "HF_TOKEN"] {
+        command.env_remove(name);
+    }
     for name in ["XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"] {
         command.env(name, home.path());
     }
