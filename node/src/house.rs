@@ -1,7 +1,15 @@
-//! Where rooms meet: pure decisions about answers, without clock, file, thread or socket.
+//! Where rooms meet: pure decisions about answers and who gets them when, without clock, file, thread
+//! or socket.
 
 mod answer;
+pub mod draft;
+mod fair;
+mod prefix;
+mod share;
 mod stop;
 
-pub use answer::{Answer, Finish, Piece};
+pub use answer::{Answer, Finish, Piece, Record, Shown};
+pub use fair::{Owner, Queues};
+pub use prefix::Prefixes;
+pub use share::share;
 pub use stop::Stops;

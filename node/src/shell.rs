@@ -1,18 +1,21 @@
 //! Everything that has an effect: files, threads, terminals, sockets, clocks and dice.
 
 mod args;
+mod ask;
 mod daemon;
 mod durable;
+mod engine;
 mod http;
 mod keys;
 mod library;
 mod line;
 mod machine;
+mod memory;
 mod progress;
 mod pull;
-mod sequence;
 mod settings;
 mod speaker;
+mod stats;
 mod tools;
 mod toy;
 mod worker;

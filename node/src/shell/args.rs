@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use compute::sample::SamplerOptions;
 
-use super::settings::{Kernels, Layer, Secret};
+use super::settings::{Guessing, Kernels, Layer, Secret};
 
 pub use keys::{Keys, KeysAction};
 pub use pull::Pull;
@@ -192,9 +192,22 @@ pub struct Up {
     /// api-keys.toml beside the config file]
     #[arg(long, value_name = "FILE")]
     pub api_keys_file: Option<PathBuf>,
-    /// Requests that may wait while one is answered; more get 429 [default: 32]
+    /// Requests that may wait while others are answered; more get 429 [default: 32]
     #[arg(long, value_name = "N")]
     pub queue: Option<usize>,
+    /// Another model to serve beside the first; may be given more than once
+    #[arg(long, value_name = "MODEL")]
+    pub also: Vec<String>,
+    /// Requests of one model that are answered at a time; the others wait [default: 16]
+    #[arg(long, value_name = "N")]
+    pub parallel: Option<usize>,
+    /// Memory for KV caches, for running answers and for prompts that may come again [default: what
+    /// --parallel contexts take, at most a quarter of what is free]
+    #[arg(long, value_name = "MB")]
+    pub kv_mb: Option<u64>,
+    /// Whether tokens are guessed ahead where that pays; answers are the same [default: on]
+    #[arg(long, value_enum)]
+    pub guessing: Option<Guessing>,
     /// How long a stopping node lets answers finish [default: 20]
     #[arg(long, value_name = "S")]
     pub drain_seconds: Option<u64>,
@@ -403,6 +416,9 @@ pub struct Bench {
     /// Also decode with this many tokens in the context already
     #[arg(short = 'd', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub depth: Option<u32>,
+    /// Also decode for this many sequences together, as a node does for several users
+    #[arg(short = 'u', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub users: Option<u32>,
     /// Print a JSON object
     #[arg(long)]
     pub json: bool,
@@ -451,6 +467,10 @@ impl Command {
                 api_key: up.api_key.clone(),
                 api_keys_file: up.api_keys_file.clone(),
                 queue: up.queue,
+                also: (!up.also.is_empty()).then(|| up.also.clone()),
+                parallel: up.parallel,
+                kv_mb: up.kv_mb,
+                guessing: up.guessing,
                 drain_seconds: up.drain_seconds,
                 ..up.model.layer()
             },

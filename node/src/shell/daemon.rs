@@ -36,14 +36,17 @@ pub fn up(flags: &Up, settings: Settings) -> Result<ExitCode> {
     }
     let addresses = addresses(&settings.api)?;
     let guard = guard(&addresses, &settings)?;
-    let model = library::find(settings.model.as_deref(), &settings.models_dirs)?;
+    let mut models = vec![library::find(settings.model.as_deref(), &settings.models_dirs)?];
+    for also in &settings.also {
+        models.push(library::find(Some(also), &settings.models_dirs)?);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(HTTP_THREADS)
         .thread_name("http")
         .enable_all()
         .build()
         .context("cannot start the threads that speak HTTP")?;
-    let outcome = runtime.block_on(run(flags, settings, &addresses, guard, model));
+    let outcome = runtime.block_on(run(flags, settings, &addresses, guard, models));
     // Work that is still under way is nobody's any more.
     runtime.shutdown_background();
     outcome
@@ -80,21 +83,23 @@ async fn run(
     settings: Settings,
     addresses: &[SocketAddr],
     guard: Guard,
-    model: PathBuf,
+    models: Vec<PathBuf>,
 ) -> Result<ExitCode> {
     let mut signals = Signals::new()?;
     let listener = TcpListener::bind(addresses)
         .await
         .with_context(|| format!("cannot listen on {}", settings.api))?;
     let address = listener.local_addr().context("the listener has no address")?;
-    tracing::info!(%address, model = %model.display(), "bound; the model is being loaded");
+    for model in &models {
+        tracing::info!(%address, model = %model.display(), "bound; the model is being loaded");
+    }
     let _port_file =
         flags.port_file.as_deref().map(|path| PortFile::write(path, address)).transpose()?;
 
-    let line = Line::new(settings.queue);
+    let line = Line::new(settings.queue, settings.parallel * models.len());
     let (phase, phases) = watch::channel(Phase::Loading { done: 0, whole: 0 });
     let drain = Duration::from_secs(settings.drain_seconds);
-    let mut end = worker::start(model, settings.clone(), line.clone(), phase)?;
+    let mut end = worker::start(models, settings.clone(), line.clone(), phase)?;
     let api = Api::new(line.clone(), phases.clone(), guard);
     let server = Server::new(listener, router(api));
     let announcing = tokio::spawn(announce(phases, settings, address));
@@ -156,8 +161,11 @@ async fn stop(
 async fn announce(mut phases: watch::Receiver<Phase>, settings: Settings, address: SocketAddr) {
     let ready = |phase: &Phase| matches!(phase, Phase::Ready(_));
     let Ok(phase) = phases.wait_for(ready).await.map(|phase| phase.clone()) else { return };
-    let Phase::Ready(serving) = phase else { return };
-    let line = readiness(&serving, &settings, address);
+    let Phase::Ready(served) = phase else { return };
+    for also in &served.models[1..] {
+        tracing::info!(model = also.speaker.name(), context = also.context, "is served, too");
+    }
+    let line = readiness(&served.models[0], &settings, address);
     // Who started us may have closed our stdout; that is no reason to stop.
     let _ = writeln!(std::io::stdout(), "{line}");
     let _ = std::io::stdout().flush();

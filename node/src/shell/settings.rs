@@ -16,6 +16,10 @@ use thiserror::Error;
 pub const THREADS_MAX: usize = 1024;
 /// Requests that may be told to wait; each holds its prompt in memory.
 pub const QUEUE_MAX: usize = 4096;
+/// Requests of one model that anyone may ask to be answered at a time.
+pub const PARALLEL_MAX: usize = 256;
+/// As many as more than that would each be slow on a machine for the home.
+const PARALLEL_DEFAULT: usize = 16;
 /// Context without a wish of the user's, tokens. Enough for a long talk, and cheap to hold.
 pub const CONTEXT_DEFAULT: usize = 8192;
 /// How long a stop may take, seconds: a supervisor's patience.
@@ -90,6 +94,17 @@ impl From<Kernels> for KernelChoice {
     }
 }
 
+/// Whether tokens are guessed ahead. Answers are the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Guessing {
+    /// Where it has paid lately.
+    #[default]
+    On,
+    /// Never.
+    Off,
+}
+
 /// Text that must not be shown: it prints as `(hidden)`.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 pub struct Secret(pub String);
@@ -135,6 +150,14 @@ pub struct Layer {
     pub ctx: Option<usize>,
     /// Requests that may wait while one is answered.
     pub queue: Option<usize>,
+    /// Further models that are served beside the first.
+    pub also: Option<Vec<String>>,
+    /// Requests of one model that are answered at a time.
+    pub parallel: Option<usize>,
+    /// Memory for KV caches of all models, megabytes.
+    pub kv_mb: Option<u64>,
+    /// Whether tokens are guessed ahead.
+    pub guessing: Option<Guessing>,
     /// How long a stopping node lets answers finish, seconds.
     pub drain_seconds: Option<u64>,
     /// Log filter, such as `info` or `warn,cadencia=debug`.
@@ -184,6 +207,19 @@ impl Layer {
             },
             ctx: number("CADENCIA_CTX", &text)?,
             queue: number("CADENCIA_QUEUE", &text)?,
+            also: text("CADENCIA_ALSO").map(|list| list.split(',').map(str::to_string).collect()),
+            parallel: number("CADENCIA_PARALLEL", &text)?,
+            kv_mb: number("CADENCIA_KV_MB", &text)?,
+            guessing: match text("CADENCIA_GUESSING") {
+                None => None,
+                Some(word) => Some(Guessing::from_str(&word, true).map_err(|_| {
+                    SettingsError::Environment {
+                        name: "CADENCIA_GUESSING",
+                        text: word,
+                        wanted: "on or off",
+                    }
+                })?),
+            },
             drain_seconds: number("CADENCIA_DRAIN_SECONDS", &text)?,
             log: text("CADENCIA_LOG"),
         })
@@ -201,6 +237,10 @@ impl Layer {
             kernels: self.kernels.or(under.kernels),
             ctx: self.ctx.or(under.ctx),
             queue: self.queue.or(under.queue),
+            also: self.also.or(under.also),
+            parallel: self.parallel.or(under.parallel),
+            kv_mb: self.kv_mb.or(under.kv_mb),
+            guessing: self.guessing.or(under.guessing),
             drain_seconds: self.drain_seconds.or(under.drain_seconds),
             log: self.log.or(under.log),
         }
@@ -271,6 +311,14 @@ pub struct Settings {
     pub ctx: Option<usize>,
     /// Requests that may wait, 0 to [`QUEUE_MAX`].
     pub queue: usize,
+    /// Further models that are served beside the first.
+    pub also: Vec<String>,
+    /// Requests of one model that are answered at a time, 1 to [`PARALLEL_MAX`].
+    pub parallel: usize,
+    /// Memory for KV caches of all models, megabytes; `None` lets the machine decide.
+    pub kv_mb: Option<u64>,
+    /// Whether tokens are guessed ahead.
+    pub guessing: Guessing,
     /// How long a stopping node lets answers finish, seconds.
     pub drain_seconds: u64,
     /// Log filter; `None` where nobody set one.
@@ -294,6 +342,10 @@ impl Settings {
             kernels: top.kernels.unwrap_or_default(),
             ctx: top.ctx,
             queue: top.queue.unwrap_or(32),
+            also: top.also.unwrap_or_default(),
+            parallel: top.parallel.unwrap_or(PARALLEL_DEFAULT),
+            kv_mb: top.kv_mb,
+            guessing: top.guessing.unwrap_or_default(),
             drain_seconds: top.drain_seconds.unwrap_or(20),
             log: top.log,
             sources,
@@ -314,6 +366,10 @@ impl Settings {
             kernels: Some(self.kernels),
             ctx: self.ctx,
             queue: Some(self.queue),
+            also: Some(self.also.clone()),
+            parallel: Some(self.parallel),
+            kv_mb: self.kv_mb,
+            guessing: Some(self.guessing),
             drain_seconds: Some(self.drain_seconds),
             log: self.log.clone(),
         };
@@ -326,6 +382,7 @@ impl Settings {
 
     fn check(&self) -> Result<(), SettingsError> {
         self.within("threads", self.threads as u64, 1, THREADS_MAX as u64)?;
+        self.within("parallel", self.parallel as u64, 1, PARALLEL_MAX as u64)?;
         self.within("queue", self.queue as u64, 0, QUEUE_MAX as u64)?;
         self.within("drain_seconds", self.drain_seconds, 0, DRAIN_SECONDS_MAX)?;
         if let Some(ctx) = self.ctx {

@@ -1,18 +1,18 @@
-//! The one thread that computes: loads the model, proves that it answers, then serves the line.
+//! The one thread that computes: loads the models, proves that they answer, then serves the line.
 
 use std::panic::AssertUnwindSafe;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use tokio::sync::{oneshot, watch};
 
-use crate::house::Finish;
-
-use super::line::{Asker, Event, Line};
-use super::sequence::{Ask, Sequence};
+use super::engine::{Engine, Limits};
+use super::line::{Line, Next};
+use super::memory;
 use super::settings::Settings;
 use super::speaker::{Speaker, unix_now};
+use super::stats::EngineStats;
 
 /// How far the model is.
 #[derive(Debug, Clone)]
@@ -25,7 +25,32 @@ pub enum Phase {
         whole: u64,
     },
     /// It answers.
-    Ready(Arc<Serving>),
+    Ready(Arc<Served>),
+}
+
+/// All models that answer, the usual one first.
+#[derive(Debug)]
+pub struct Served {
+    /// They; requests name a model by its place.
+    pub models: Vec<Arc<Serving>>,
+}
+
+impl Served {
+    /// The model called `name`, by its file or by what the file says, with its place; the first
+    /// where nobody said which.
+    pub fn find(&self, name: Option<&str>) -> Option<(usize, &Arc<Serving>)> {
+        let mut each = self.models.iter().enumerate();
+        let Some(name) = name else { return each.next() };
+        let called = |serving: &Serving| serving.speaker.name() == name;
+        let titled = |serving: &Serving| serving.speaker.model().summary().name == name;
+        let by_file = each.find(|(_, serving)| called(serving));
+        by_file.or_else(|| self.models.iter().enumerate().find(|(_, serving)| titled(serving)))
+    }
+
+    /// Their names.
+    pub fn names(&self) -> Vec<&str> {
+        self.models.iter().map(|serving| serving.speaker.name()).collect()
+    }
 }
 
 /// A model that answers.
@@ -37,19 +62,29 @@ pub struct Serving {
     pub context: usize,
     /// Since when, Unix time, seconds.
     pub since: u64,
+    /// What it is doing.
+    pub stats: Arc<EngineStats>,
 }
 
-/// Starts the worker on the model at `path`. What is returned hears how it ended: with an error
-/// if the model could not be loaded or computing failed, without when the line was closed.
+impl Serving {
+    /// A model that answers from now on.
+    pub fn new(speaker: Speaker, context: usize) -> Self {
+        Self { speaker, context, since: unix_now(), stats: Arc::default() }
+    }
+}
+
+/// Starts the worker on the models at `paths`, one or more. What is returned hears how it ended:
+/// with an error if a model could not be loaded or computing failed, without when the line was
+/// closed.
 pub fn start(
-    path: PathBuf,
+    paths: Vec<PathBuf>,
     settings: Settings,
     line: Arc<Line>,
     phase: watch::Sender<Phase>,
 ) -> Result<oneshot::Receiver<Result<()>>> {
     let (ended, end) = oneshot::channel();
     let work = move || {
-        let work = AssertUnwindSafe(|| work(path, &settings, &line, &phase));
+        let work = AssertUnwindSafe(|| work(&paths, &settings, &line, &phase));
         // A panic here is our own mistake. The node must stop and say so, not seem alive.
         let outcome = std::panic::catch_unwind(work)
             .unwrap_or_else(|_| Err(anyhow::anyhow!("the thread that computes has panicked")));
@@ -63,12 +98,25 @@ pub fn start(
 }
 
 fn work(
-    path: PathBuf,
+    paths: &[PathBuf],
     settings: &Settings,
     line: &Line,
     phase: &watch::Sender<Phase>,
 ) -> Result<()> {
-    let speaker = Speaker::load(&path, settings, &mut |done, whole| {
+    let mut models = Vec::with_capacity(paths.len());
+    for path in paths {
+        models.push(Arc::new(load(path, settings, phase)?));
+    }
+    let limits = memory::limits(&models, settings)?;
+    let served = Arc::new(Served { models });
+    phase.send_replace(Phase::Ready(served.clone()));
+    serve(&served, &limits, line)
+}
+
+/// Loads the model at `path`, if there is memory for it, and proves that it answers.
+fn load(path: &Path, settings: &Settings, phase: &watch::Sender<Phase>) -> Result<Serving> {
+    memory::check_weights(path)?;
+    let speaker = Speaker::load(path, settings, &mut |done, whole| {
         phase.send_replace(Phase::Loading { done, whole });
     })
     .with_context(|| format!("cannot load {}", path.display()))?;
@@ -77,49 +125,36 @@ fn work(
     }
     let context = speaker.context(settings)?;
     speaker.probe()?;
-    let serving = Arc::new(Serving { speaker, context, since: unix_now() });
-    phase.send_replace(Phase::Ready(serving.clone()));
-    serve(&serving, line);
-    Ok(())
+    Ok(Serving::new(speaker, context))
 }
 
-/// Answers until the line is closed. The last conversation stays in memory, so that its next turn
-/// costs only what is new; one that was halted is forgotten at once.
-fn serve(serving: &Serving, line: &Line) {
-    let mut last = None;
-    while let Some((ask, asker)) = line.next() {
-        if asker.is_halted() {
-            continue;
+/// Answers until the line is closed: a step of each model that has something to do, in turns.
+fn serve(served: &Served, limits: &[Limits], line: &Line) -> Result<()> {
+    let engine = |(serving, limits): (&'_ Arc<Serving>, &Limits)| (serving.clone(), *limits);
+    let with: Vec<_> = served.models.iter().zip(limits).map(engine).collect();
+    let mut engines: Vec<Engine> =
+        with.iter().map(|(serving, limits)| Engine::new(serving, *limits)).collect();
+    loop {
+        let idle = engines.iter().all(Engine::is_idle);
+        loop {
+            let room = |model: usize| engines.get(model).is_some_and(Engine::has_room);
+            let next = match idle && engines.iter().all(Engine::is_idle) {
+                true => line.wait(&room),
+                false => line.next(&room),
+            };
+            match next {
+                Next::Ask(ask, asker) => engines[ask.model].admit(*ask, asker),
+                Next::Closed if engines.iter().all(Engine::is_idle) => return Ok(()),
+                Next::Closed | Next::Nothing => break,
+            }
         }
-        asker.tell(Event::Begun);
-        let model = serving.speaker.model();
-        let mut sequence = last.take().unwrap_or_else(|| Sequence::new(model, serving.context));
-        if answer(serving, &mut sequence, ask, &asker) {
-            last = Some(sequence);
-        }
-    }
-}
-
-/// Answers one request; whether the sequence is worth keeping.
-fn answer(serving: &Serving, sequence: &mut Sequence, ask: Ask, asker: &Asker) -> bool {
-    let tokenizer = match serving.speaker.tokenizer() {
-        Ok(tokenizer) => tokenizer,
-        Err(error) => {
-            asker.tell(Event::Failed(error.to_string()));
-            return true;
-        }
-    };
-    let mut hear = |heard| asker.tell(Event::Heard(heard));
-    match sequence.answer(ask, tokenizer, &|| asker.is_halted(), &mut hear) {
-        Ok(outcome) => {
-            let complete = outcome.finish != Finish::Halted;
-            asker.tell(Event::Done(outcome));
-            complete
-        }
-        Err(error) => {
-            tracing::error!(%error, "no answer");
-            asker.tell(Event::Failed(error.to_string()));
-            false
+        for (engine, serving) in engines.iter_mut().zip(&served.models) {
+            serving.stats.waiting.set(line.waiting() as u64);
+            if !engine.is_idle()
+                && let Err(error) = engine.step()
+            {
+                tracing::error!(%error, model = serving.speaker.name(), "no answer");
+            }
         }
     }
 }

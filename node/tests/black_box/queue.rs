@@ -19,7 +19,7 @@ fn short() -> Value {
 
 #[test]
 fn a_full_queue_says_when_to_come_back() {
-    let node = Node::start(&["--queue", "0", "--ctx", "32768"]);
+    let node = Node::start(&["--parallel", "1", "--queue", "0", "--ctx", "32768"]);
     let mut running = node.client().stream(CHAT, &endless());
     running.next().unwrap();
     let response = node.chat(&short());
@@ -32,7 +32,7 @@ fn a_full_queue_says_when_to_come_back() {
 
 #[test]
 fn a_client_that_hangs_up_makes_room_at_once() {
-    let mut node = Node::start(&["--queue", "1", "--ctx", "32768"]);
+    let mut node = Node::start(&["--parallel", "1", "--queue", "1", "--ctx", "32768"]);
     let mut running = node.client().stream(CHAT, &endless());
     for _ in 0..4 {
         running.next().unwrap();
@@ -47,7 +47,7 @@ fn a_client_that_hangs_up_makes_room_at_once() {
 
 #[test]
 fn a_client_that_hangs_up_in_the_queue_is_not_answered() {
-    let mut node = Node::start(&["--queue", "1", "--ctx", "32768", "--log", "cadencia=debug"]);
+    let mut node = Node::start(&["--parallel", "1", "--queue", "1", "--ctx", "32768", "--log", "cadencia=debug"]);
     let mut running = node.client().stream(CHAT, &endless());
     running.next().unwrap();
     let mut leaving = node.client();
@@ -65,7 +65,7 @@ fn a_client_that_hangs_up_in_the_queue_is_not_answered() {
 
 #[test]
 fn of_too_many_streams_the_rest_is_turned_away_and_the_others_finish() {
-    let node = Node::start(&["--queue", "32", "--ctx", "32768"]);
+    let node = Node::start(&["--parallel", "1", "--queue", "32", "--ctx", "32768"]);
     let mut first = node.client().stream(CHAT, &endless());
     first.next().unwrap();
     let mut wish = short();

@@ -15,10 +15,12 @@ use super::generate::{sampler, timing_line};
 use super::load;
 use crate::house::Finish;
 use crate::shell::args::Chat;
+use crate::shell::ask::{Ask, Goal, Heard, Manner, Outcome, Owner};
+use crate::shell::engine::Solo;
 use crate::shell::progress::{Progress, Unit};
-use crate::shell::sequence::{Ask, Heard, Outcome, Sequence};
 use crate::shell::settings::Settings;
-use crate::shell::speaker::{Speaker, message, unix_now};
+use crate::shell::speaker::{message, unix_now};
+use crate::shell::worker::Serving;
 
 const HELP: &str = "\
 /help          this list
@@ -36,7 +38,9 @@ pub fn chat(flags: &Chat, settings: &Settings) -> Result<ExitCode> {
     speaker.can_chat()?;
     let context = speaker.context(settings)?;
     let interrupt = Interrupt::listen()?;
-    let mut talk = Talk::new(&speaker, context, flags, &interrupt);
+    let serving = Serving::new(speaker, context);
+    let speaker = &serving.speaker;
+    let mut talk = Talk::new(&serving, flags, &interrupt);
     let mut input = Input::open()?;
     if input.is_terminal() {
         let summary = speaker.model().summary();
@@ -101,25 +105,19 @@ impl<'a> Spoken<'a> {
 
 /// A conversation.
 struct Talk<'a> {
-    speaker: &'a Speaker,
+    serving: &'a Serving,
     flags: &'a Chat,
     interrupt: &'a Interrupt,
-    context: usize,
-    sequence: Sequence,
+    solo: Solo<'a>,
     messages: Vec<Message>,
     last: Option<Outcome>,
 }
 
 impl<'a> Talk<'a> {
-    fn new(
-        speaker: &'a Speaker,
-        context: usize,
-        flags: &'a Chat,
-        interrupt: &'a Interrupt,
-    ) -> Self {
-        let sequence = Sequence::new(speaker.model(), context);
+    fn new(serving: &'a Serving, flags: &'a Chat, interrupt: &'a Interrupt) -> Self {
+        let solo = Solo::new(serving);
         let messages = flags.system.iter().map(|text| message("system", text)).collect();
-        Self { speaker, flags, interrupt, context, sequence, messages, last: None }
+        Self { serving, flags, interrupt, solo, messages, last: None }
     }
 
     fn reset(&mut self) {
@@ -137,8 +135,8 @@ impl<'a> Talk<'a> {
     }
 
     fn stats(&self) -> String {
-        let held = self.sequence.len();
-        let context = format!("context {held} of {} tokens", self.context);
+        let held = self.last.as_ref().map_or(0, |last| last.prompt + last.tokens.len());
+        let context = format!("context {held} of {} tokens", self.serving.context);
         match &self.last {
             Some(outcome) => format!("{}; {context}", timing_line(outcome)),
             None => context,
@@ -179,23 +177,20 @@ impl<'a> Talk<'a> {
         let mut text = String::new();
         let mut failure = None;
         self.interrupt.begin();
-        let outcome = self.sequence.answer(
-            ask,
-            self.speaker.tokenizer()?,
-            &|| self.interrupt.is_asked(),
-            &mut |heard| match heard {
+        let outcome =
+            self.solo.answer(ask, &|| self.interrupt.is_asked(), &mut |heard| match heard {
                 Heard::Prompt { done, whole } => {
                     if let Some(progress) = &mut progress {
                         progress.set(done as u64, whole as u64);
                     }
                 }
-                Heard::Text(more) => {
+                Heard::Shown(more) => {
                     progress = None;
-                    text.push_str(&more);
-                    failure = failure.take().or(show(&more).err());
+                    text.push_str(&more.text);
+                    failure = failure.take().or(show(&more.text).err());
                 }
-            },
-        )?;
+                Heard::Embedding(_) => {}
+            })?;
         self.interrupt.end();
         show("\n")?;
         if let Some(error) = failure {
@@ -213,11 +208,12 @@ impl<'a> Talk<'a> {
 
     /// The conversation as tokens, without its oldest turns if it has become too long.
     fn ask(&mut self) -> Result<Ask> {
-        let room = self.context / 4;
+        let context = self.serving.context;
+        let room = context / 4;
         let mut dropped = 0;
         let prompt = loop {
-            let prompt = self.speaker.conversation(&self.messages, unix_now())?;
-            if prompt.len() + room <= self.context || !self.forget_a_turn() {
+            let prompt = self.serving.speaker.conversation(&self.messages, unix_now())?;
+            if prompt.len() + room <= context || !self.forget_a_turn() {
                 break prompt;
             }
             dropped += 1;
@@ -225,13 +221,10 @@ impl<'a> Talk<'a> {
         if dropped > 0 {
             eprintln!("[the context is full: the oldest {dropped} turns are forgotten]");
         }
-        let ask = Ask {
-            prompt,
-            tokens_max: self.flags.tokens.map_or(usize::MAX, |n| n as usize),
-            stops: Vec::new(),
-            sampler: sampler(&self.flags.sampling)?,
-        };
-        ask.check(self.context)?;
+        let mut manner = Manner::plain(sampler(&self.flags.sampling)?);
+        manner.tokens_max = self.flags.tokens.map_or(usize::MAX, |n| n as usize);
+        let ask = Ask { model: 0, owner: Owner::default(), prompt, goal: Goal::Answer(manner) };
+        ask.check(context)?;
         Ok(ask)
     }
 

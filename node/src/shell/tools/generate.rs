@@ -12,12 +12,14 @@ use serde_json::json;
 use super::{load, read_text};
 use crate::shell::Usage;
 use crate::shell::args::{Generate, SamplingFlags};
+use crate::shell::ask::{Ask, Goal, Heard, Manner, Outcome, Owner};
+use crate::shell::engine::Solo;
 use crate::shell::http::{random, timings};
 use crate::shell::machine;
 use crate::shell::progress::{Progress, Unit};
-use crate::shell::sequence::{Ask, Heard, Outcome, Sequence};
 use crate::shell::settings::Settings;
 use crate::shell::speaker;
+use crate::shell::worker::Serving;
 
 /// Continues a prompt.
 pub fn generate(flags: &Generate, settings: &Settings) -> Result<ExitCode> {
@@ -41,14 +43,17 @@ pub fn generate(flags: &Generate, settings: &Settings) -> Result<ExitCode> {
     let memory = machine::memory_available();
     speaker::context(Some(context), context, summary.kv_bytes_per_token, memory)?;
 
-    let ask = Ask { prompt: prompt.clone(), tokens_max, stops: flags.stop.clone(), sampler };
+    let mut manner = Manner::plain(sampler);
+    manner.tokens_max = tokens_max;
+    manner.stops = flags.stop.clone();
+    let goal = Goal::Answer(manner);
+    let ask = Ask { model: 0, owner: Owner::default(), prompt: prompt.clone(), goal };
     let printer = RefCell::new(Printer::new(flags.json));
-    let outcome = Sequence::new(speaker.model(), context).answer(
-        ask,
-        tokenizer,
-        &|| printer.borrow().failure.is_some(),
-        &mut |heard| printer.borrow_mut().hear(heard),
-    )?;
+    let serving = Serving::new(speaker, context);
+    let outcome =
+        Solo::new(&serving).answer(ask, &|| printer.borrow().failure.is_some(), &mut |heard| {
+            printer.borrow_mut().hear(heard)
+        })?;
     let text = printer.into_inner().finish()?;
     match flags.json {
         true => print_json(&prompt, &text, seed, &outcome)?,
@@ -108,11 +113,12 @@ impl Printer {
                     progress.set(done as u64, whole as u64);
                 }
             }
-            Heard::Text(text) => {
+            Heard::Shown(shown) => {
                 self.progress = None;
-                self.text.push_str(&text);
-                self.show(&text);
+                self.text.push_str(&shown.text);
+                self.show(&shown.text);
             }
+            Heard::Embedding(_) => {}
         }
     }
 

@@ -1,0 +1,411 @@
+//! Answers several requests with one model, their tokens computed together.
+//!
+//! Each step computes the next token of every sequence that answers, with guesses at the tokens
+//! after it where that pays, and a share of the prompts that are still to be read. Sequences share
+//! the pages of what they have in common, also with those that are gone, as long as memory allows.
+//!
+//! **Invariant:** who else is in a step, what is shared, what was guessed and what had to be computed
+//! again changes speed and never answers.
+
+mod running;
+mod writing;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use compute::engine::{Feed, PAGE, Page, Pages, StepError, step};
+
+use super::ask::{AnswerError, Ask, Heard, Outcome};
+use super::line::{Asker, Event};
+use super::settings::Guessing;
+use super::worker::Serving;
+use crate::house::{Prefixes, draft, share};
+use running::{Body, Running};
+
+/// How long a step may take while someone watches an answer grow, and while nobody does: within the
+/// latter a client that goes away is noticed.
+const STEP_TIME_WATCHED: Duration = Duration::from_millis(80);
+const STEP_TIME: Duration = Duration::from_millis(250);
+/// Prompt tokens in a step: fewer are much slower each, more are no faster.
+const PROMPT_TOKENS_MIN: usize = 16;
+const PROMPT_TOKENS_MAX: usize = 512;
+
+/// How much an engine does at a time.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Sequences.
+    pub parallel: usize,
+    /// Pages of KV cache for all of them and for what is kept; enough for one context at least.
+    pub pages: usize,
+    /// Whether tokens are guessed ahead.
+    pub guessing: Guessing,
+}
+
+impl Limits {
+    /// The fewest pages with which a context of `context` tokens can always be answered: one more
+    /// than it fills, for a page that is shared and must be copied.
+    pub fn pages_min(context: usize) -> usize {
+        context.div_ceil(PAGE) + 1
+    }
+}
+
+/// The sequences of one model.
+#[derive(Debug)]
+pub struct Engine<'a> {
+    serving: &'a Serving,
+    limits: Limits,
+    pages: Arc<Pages>,
+    known: Prefixes<Arc<Page>>,
+    /// In the order in which they came.
+    running: Vec<Running<'a>>,
+    costs: draft::Costs,
+    /// How long one prompt token takes among others, seconds; 0 while not known.
+    prompt_token_time: f64,
+}
+
+impl<'a> Engine<'a> {
+    /// An engine with nothing to do.
+    pub fn new(serving: &'a Serving, limits: Limits) -> Self {
+        let pages = serving.speaker.model().pages(limits.pages);
+        let page_bytes = pages.shape().page_bytes() as u64;
+        serving.stats.kv_max_bytes.set(page_bytes * limits.pages as u64);
+        Self {
+            serving,
+            limits,
+            pages,
+            known: Prefixes::new(PAGE),
+            running: Vec::new(),
+            costs: draft::Costs::default(),
+            prompt_token_time: 0.0,
+        }
+    }
+
+    /// Whether one more sequence can be taken.
+    pub fn has_room(&self) -> bool {
+        self.running.len() < self.limits.parallel
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_idle(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// Takes a request; `asker` hears what becomes of it.
+    pub fn admit(&mut self, ask: Ask, asker: Asker) {
+        if asker.is_halted() {
+            return;
+        }
+        asker.tell(Event::Begun);
+        if let Err(error) = ask.check(self.serving.context) {
+            asker.tell(Event::Failed(error.to_string()));
+            return;
+        }
+        match Running::new(self.serving, &self.pages, ask, asker) {
+            Ok(running) => self.running.push(running),
+            Err((error, asker)) => asker.tell(Event::Failed(error.to_string())),
+        }
+    }
+
+    /// Computes one step for all sequences.
+    ///
+    /// # Errors
+    /// The model refused what should be right; those who asked have been told.
+    pub fn step(&mut self) -> Result<(), AnswerError> {
+        self.let_go();
+        self.unpark();
+        self.recognise();
+        let plan = self.plan();
+        let outcome = self.compute(&plan);
+        if let Err(error) = &outcome {
+            for running in self.running.drain(..) {
+                running.asker.tell(Event::Failed(error.to_string()));
+            }
+        }
+        self.finish();
+        self.count();
+        Ok(outcome?)
+    }
+
+    /// Lets go of sequences that nobody wants any more.
+    fn let_go(&mut self) {
+        let (gone, stay): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.running).into_iter().partition(|r| r.asker.is_halted());
+        self.running = stay;
+        for running in gone {
+            self.remember(&running);
+            let outcome = running.outcome();
+            running.asker.tell(Event::Done(outcome));
+        }
+    }
+
+    /// Lets the first of those that wait for pages go on, if there are enough by now.
+    fn unpark(&mut self) {
+        let Some(i) = self.running.iter().position(|running| running.parked) else { return };
+        let wanted = Limits::pages_min(self.running[i].text.len() + PAGE);
+        let free = self.pages.max() - self.pages.taken();
+        // The first of all never waits, or nobody would go on.
+        if i == 0 || wanted <= free + self.known.idle(is_idle) {
+            self.running[i].parked = false;
+        }
+    }
+
+    /// Gives sequences at their beginning the pages of what has been computed before.
+    fn recognise(&mut self) {
+        for running in &mut self.running {
+            let Some(text) = running.recognisable() else { continue };
+            let position = running.session.position();
+            // A page more, or all that there is to find: less is not worth the exchange.
+            let known = self.known.known(text);
+            if known < position + PAGE && (position > 0 || known == 0) {
+                continue;
+            }
+            let found = self.known.find(text);
+            let model = self.serving.speaker.model();
+            let context = self.serving.context;
+            self.serving.stats.kept_tokens.add((found.tokens - position) as u64);
+            let session = model.session_in(&self.pages, context, found.pages, found.tokens);
+            running.go_on_with(session);
+        }
+    }
+
+    /// How many tokens of which sequence are computed next, guesses among them.
+    fn plan(&mut self) -> Vec<usize> {
+        let mut plan = vec![0; self.running.len()];
+        let ready = |r: &Running| r.is_answering() && !r.parked;
+        let answering = self.running.iter().filter(|r| ready(r)).count();
+        let mut rows = answering;
+        for (tokens, running) in plan.iter_mut().zip(&mut self.running) {
+            if ready(running) {
+                let most = if self.limits.guessing == Guessing::On { draft::GUESS_MAX } else { 0 };
+                running.guess(most, rows - 1, &self.costs);
+                *tokens = 1 + running.guessed();
+                rows += running.guessed();
+            }
+        }
+        self.plan_prompts(&mut plan, answering);
+        self.make_room(&mut plan);
+        plan
+    }
+
+    /// Shares what is left of a step among prompts.
+    fn plan_prompts(&self, plan: &mut [usize], answering: usize) {
+        let time = if answering > 0 { STEP_TIME_WATCHED } else { STEP_TIME };
+        let room = match self.prompt_token_time {
+            0.0 => 4 * PROMPT_TOKENS_MIN,
+            each => (time.as_secs_f64() / each) as usize,
+        };
+        let room = room.clamp(PROMPT_TOKENS_MIN, PROMPT_TOKENS_MAX);
+        let mut who = Vec::new();
+        let mut wanted = Vec::new();
+        for (i, running) in self.running.iter().enumerate() {
+            if !running.is_answering() && !running.parked && !self.follows(i) {
+                who.push(i);
+                wanted.push(running.tokens_left());
+            }
+        }
+        for (i, tokens) in who.into_iter().zip(share(&wanted, room)) {
+            plan[i] = tokens;
+        }
+    }
+
+    /// Whether an earlier sequence is reading the very pages that this one would read next: then it
+    /// is better to wait for them.
+    fn follows(&self, i: usize) -> bool {
+        let own = &self.running[i];
+        let Some(text) = own.recognisable() else { return false };
+        let next = own.session.position() + PAGE;
+        let mut before = self.running[..i].iter().filter(|r| !r.is_answering() && !r.parked);
+        text.len() >= next && before.any(|r| r.text.get(..next) == Some(&text[..next]))
+    }
+
+    /// Sees to it that there are pages for `plan`: gives up kept ones, then shortens the plan, then
+    /// lets the latest sequences wait. The first always goes on.
+    fn make_room(&mut self, plan: &mut [usize]) {
+        let mut taken = 0;
+        for i in 0..plan.len() {
+            while plan[i] > 0 {
+                let wanted = taken + self.running[i].session.pages_wanted(plan[i]);
+                if self.free_pages(wanted) {
+                    taken = wanted;
+                    break;
+                }
+                let guessed = self.running[i].guessed();
+                let later = (i + 1..plan.len()).rev().find(|&n| self.running[n].holds_pages());
+                if guessed > 0 {
+                    self.running[i].forget_guess();
+                    plan[i] -= guessed;
+                } else if let Some(latest) = later {
+                    self.park(latest);
+                    plan[latest] = 0;
+                } else {
+                    assert!(i > 0, "pages suffice for one context, and the first has all by now");
+                    self.park(i);
+                    plan[i] = 0;
+                }
+            }
+        }
+    }
+
+    /// Whether `count` pages can be taken, after giving up kept ones if need be.
+    fn free_pages(&mut self, count: usize) -> bool {
+        let free = self.pages.max() - self.pages.taken();
+        if free < count {
+            self.known.give_up(count - free, is_idle);
+        }
+        self.pages.max() - self.pages.taken() >= count
+    }
+
+    /// Takes the pages of a sequence away; it begins again when there are pages.
+    fn park(&mut self, i: usize) {
+        let running = &mut self.running[i];
+        let model = self.serving.speaker.model();
+        running.session = model.session_in(&self.pages, self.serving.context, Vec::new(), 0);
+        running.parked = true;
+        running.forget_guess();
+        self.serving.stats.preempted.add(1);
+    }
+
+    /// Feeds what is planned, and lets each sequence take what comes of it.
+    fn compute(&mut self, plan: &[usize]) -> Result<(), StepError> {
+        let rows: usize = plan.iter().sum();
+        if rows == 0 {
+            return Ok(());
+        }
+        let start = Instant::now();
+        let mut feeds = Vec::new();
+        let mut bodies: Vec<(&mut Body, usize)> = Vec::new();
+        let mut prompt_rows = 0;
+        let tokens: Vec<Vec<u32>> =
+            self.running.iter().zip(plan).map(|(r, &count)| r.next_tokens(count)).collect();
+        for ((running, tokens), &count) in self.running.iter_mut().zip(&tokens).zip(plan) {
+            if count == 0 {
+                continue;
+            }
+            let position = running.session.position();
+            if !running.is_answering() {
+                prompt_rows += count;
+            }
+            let wanted = running.wanted(count);
+            let Running { session, body, .. } = running;
+            feeds.push(Feed { session, tokens, wanted });
+            bodies.push((body, position));
+        }
+        step(&mut feeds, &mut |feed, token, numbers| {
+            let (body, position) = &mut bodies[feed];
+            body.take(*position + token, numbers);
+        })?;
+        drop((feeds, bodies));
+        let seconds = start.elapsed().as_secs_f64();
+        self.note_time(rows, prompt_rows, seconds);
+        for (running, &count) in self.running.iter_mut().zip(plan) {
+            if count > 0 {
+                running.settle(count, &self.serving.stats);
+            }
+        }
+        for i in (0..plan.len()).filter(|&i| plan[i] > 0) {
+            self.remember_full(i, plan[i]);
+        }
+        Ok(())
+    }
+
+    fn note_time(&mut self, rows: usize, prompt_rows: usize, seconds: f64) {
+        self.serving.stats.steps.add(1);
+        self.serving.stats.prompt_tokens.add(prompt_rows as u64);
+        if prompt_rows == 0 {
+            self.costs.note(rows, seconds);
+        } else if prompt_rows >= PROMPT_TOKENS_MIN {
+            let each = seconds / rows as f64;
+            self.prompt_token_time = match self.prompt_token_time {
+                0.0 => each,
+                before => before + 0.3 * (each - before),
+            };
+        }
+    }
+
+    /// Keeps full pages that a sequence has just filled, so that others find them.
+    fn remember_full(&mut self, i: usize, count: usize) {
+        let running = &self.running[i];
+        let full = running.session.position() / PAGE;
+        if full > (running.session.position().saturating_sub(count)) / PAGE {
+            self.known.insert(&running.text[..full * PAGE], &running.session.pages()[..full]);
+        }
+    }
+
+    /// Keeps all that a sequence holds.
+    fn remember(&mut self, running: &Running) {
+        let held = running.session.position();
+        self.known.insert(&running.text[..held], running.session.pages());
+    }
+
+    /// Sends off those that are complete.
+    fn finish(&mut self) {
+        let (done, on): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.running).into_iter().partition(Running::is_over);
+        self.running = on;
+        for mut running in done {
+            self.remember(&running);
+            running.say_the_rest();
+            let outcome = running.outcome();
+            let stats = &self.serving.stats;
+            stats.drafted_tokens.add(outcome.drafted as u64);
+            stats.accepted_tokens.add(outcome.accepted as u64);
+            running.asker.tell(Event::Done(outcome));
+        }
+    }
+
+    fn count(&self) {
+        let stats = &self.serving.stats;
+        let bytes = self.pages.shape().page_bytes() as u64;
+        let idle = self.known.idle(is_idle);
+        stats.running.set(self.running.len() as u64);
+        stats.kv_kept_bytes.set(idle as u64 * bytes);
+        stats.kv_used_bytes.set((self.pages.taken() - idle) as u64 * bytes);
+    }
+}
+
+/// Whether nobody but the memory of prompts holds a page.
+fn is_idle(page: &Arc<Page>) -> bool {
+    Arc::strong_count(page) == 1
+}
+
+/// Answers one request after another with a model that nobody else uses.
+#[derive(Debug)]
+pub struct Solo<'a> {
+    engine: Engine<'a>,
+}
+
+impl<'a> Solo<'a> {
+    /// With a context of its own.
+    pub fn new(serving: &'a Serving) -> Self {
+        let pages = 2 * Limits::pages_min(serving.context);
+        let limits = Limits { parallel: 1, pages, guessing: Guessing::On };
+        Self { engine: Engine::new(serving, limits) }
+    }
+
+    /// Computes the answer to `ask`. `hear` is told of everything as it comes; `halted` is looked
+    /// at between steps, and ends the answer when it is true.
+    pub fn answer(
+        &mut self,
+        ask: Ask,
+        halted: &dyn Fn() -> bool,
+        hear: &mut dyn FnMut(Heard),
+    ) -> Result<Outcome, AnswerError> {
+        ask.check(self.engine.serving.context)?;
+        let (asker, halt, mut events) = Asker::alone();
+        self.engine.admit(ask, asker);
+        loop {
+            halt.store(halted(), Ordering::Relaxed);
+            self.engine.step()?;
+            while let Ok(event) = events.try_recv() {
+                match event {
+                    Event::Begun => {}
+                    Event::Heard(heard) => hear(heard),
+                    Event::Done(outcome) => return Ok(outcome),
+                    // Steps that fail have ended this already.
+                    Event::Failed(_) => return Err(AnswerError::Mute),
+                }
+            }
+        }
+    }
+}
