@@ -137,8 +137,10 @@ impl<'a> Engine<'a> {
                 running.asker.tell(Event::Failed(error.to_string()));
             }
         }
-        self.finish();
+        let ended = self.finish();
+        // Counted before those who asked hear of it, and look.
         self.count();
+        ended.into_iter().for_each(|(asker, event)| asker.tell(event));
         Ok(outcome?)
     }
 
@@ -353,24 +355,28 @@ impl<'a> Engine<'a> {
         self.known.insert(&running.text[..held], running.session.pages());
     }
 
-    /// Sends off those that are complete.
-    fn finish(&mut self) {
+    /// Takes out those that are complete: who is to hear what.
+    fn finish(&mut self) -> Vec<(Asker, Event)> {
         let (done, on): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.running).into_iter().partition(Running::is_over);
         self.running = on;
+        let mut ended = Vec::with_capacity(done.len());
         for mut running in done {
             self.remember(&running);
-            if let Some(why) = running.broken() {
-                running.asker.tell(Event::Failed(why));
-                continue;
-            }
-            running.say_the_rest();
-            let outcome = running.outcome();
-            let stats = &self.serving.stats;
-            stats.drafted_tokens.add(outcome.drafted as u64);
-            stats.accepted_tokens.add(outcome.accepted as u64);
-            running.asker.tell(Event::Done(outcome));
+            let event = match running.broken() {
+                Some(why) => Event::Failed(why),
+                None => {
+                    running.say_the_rest();
+                    let outcome = running.outcome();
+                    let stats = &self.serving.stats;
+                    stats.drafted_tokens.add(outcome.drafted as u64);
+                    stats.accepted_tokens.add(outcome.accepted as u64);
+                    Event::Done(outcome)
+                }
+            };
+            ended.push((running.asker, event));
         }
+        ended
     }
 
     fn count(&self) {

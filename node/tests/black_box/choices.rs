@@ -105,7 +105,7 @@ fn an_answer_can_begin_with_its_prompt() {
 
 #[test]
 fn all_choices_wait_together_or_none_does() {
-    let node = Node::start(&["--queue", "2", "--ctx", "32768"]);
+    let node = Node::start(&["--parallel", "1", "--queue", "2", "--ctx", "32768"]);
     let endless = json!({"messages": [{"role": "user", "content": "go on"}], "stream": true,
                          "temperature": 0});
     let mut running = node.client().stream(CHAT, &endless);
