@@ -110,7 +110,7 @@ fn all_choices_wait_together_or_none_does() {
                          "temperature": 0});
     let mut running = node.client().stream(CHAT, &endless);
     running.next().unwrap();
-    let response = node.chat(&hello(json!({"n": 8})));
+    let response = node.chat(&hello(json!({"n": 3})));
     assert_eq!((response.status, response.error("code").as_str()), (429, "queue_full"));
     assert!(response.headers["retry-after"].parse::<u64>().unwrap() >= 1);
     drop(running);
