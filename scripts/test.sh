@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What `make test` runs: format, lints, every test, the examples in the documentation.
+# What `make test` runs: format, lints, every test, the examples in the documentation and, with real
+# clients, those of README.md.
 #
 # The quality gates need two real models. They are fetched once; when that is not possible (no
 # network), those tests skip with a printed line and this script says so. When they are there,
@@ -34,4 +35,16 @@ if "$cargo" nextest --version >/dev/null 2>&1; then
 else
   step "tests (cargo test; cargo-nextest would run them side by side)"
   "$cargo" test --workspace
+fi
+
+# The openai package goes into a folder of its own: the machine's Python stays as it is.
+if [ -n "${CADENCIA_MODELS_REQUIRED:-}" ]; then
+  step "examples of README.md, with curl and the openai package"
+  target=${CARGO_TARGET_DIR:-target}
+  "$cargo" build --package node
+  packages=$target/clients-packages
+  python3 -c 'import sys; sys.path.insert(0, sys.argv[1]); import openai' "$packages" 2>/dev/null ||
+    python3 -m pip install --quiet --disable-pip-version-check --target "$packages" 'openai>=3.57,<4'
+  PYTHONPATH=$packages${PYTHONPATH:+:$PYTHONPATH} python3 scripts/clients.py \
+    --binary "$target/debug/cadencia" --model "$CADENCIA_MODELS/SmolLM2-135M-Instruct.Q4_1.gguf"
 fi
