@@ -156,8 +156,8 @@ pub struct Model {
 const TOKENS_MAX: usize = 512;
 /// Bytes of buffers that a pass may use; a wide model takes fewer tokens at once.
 const SPACE_MAX: usize = 24 << 20;
-/// Tokens whose logits are computed together.
-const LOGITS_MAX: usize = 16;
+/// Bytes of logits that are computed together, at most.
+const LOGITS_BYTES_MAX: usize = 16 << 20;
 
 impl Model {
     /// Loads the file at `path`; `progress` hears (bytes done, bytes in all).
@@ -296,6 +296,12 @@ impl Model {
         (SPACE_MAX / per_token).clamp(16, TOKENS_MAX)
     }
 
+    /// Runs `work` for each number below `count`, shared out among the threads that compute. For what
+    /// comes between steps, while they would be idle.
+    pub fn share(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
+        self.pool.run(&|team| team.each(count, 1, work));
+    }
+
     /// Tokens that are computed together at most; more are computed in several passes.
     pub fn batch_max(&self) -> usize {
         self.tokens_max()
@@ -335,9 +341,10 @@ impl Model {
     pub fn logits_of(&self, residual: Blocks, each: &mut dyn FnMut(usize, &[f32])) {
         let (width, groups) = (self.weights.arch.width, self.weights.arch.width / GROUP);
         let count = residual.m.len() / width;
+        let rows_max = (LOGITS_BYTES_MAX / (size_of::<f32>() * self.weights.arch.vocab)).max(1);
         let mut logits = Vec::new();
-        for first in (0..count).step_by(LOGITS_MAX) {
-            let some = first..count.min(first + LOGITS_MAX);
+        for first in (0..count).step_by(rows_max) {
+            let some = first..count.min(first + rows_max);
             let rows = Blocks {
                 m: &residual.m[some.start * width..some.end * width],
                 e: &residual.e[some.start * groups..some.end * groups],
@@ -462,7 +469,7 @@ impl Session {
     /// # Errors
     /// There is no room, or a token is unknown; the session is as it was.
     pub fn feed(&mut self, tokens: &[u32]) -> Result<(), StepError> {
-        step(&mut [Feed { session: self, tokens, wanted: Wanted::Nothing }], &mut |_, _, _| {})
+        step(&mut [Feed { session: self, tokens, wanted: Wanted::Nothing }], &mut |_| {})
     }
 
     /// Runs `tokens` (one or more) and returns the logits after the last, one per vocabulary entry.
@@ -472,9 +479,9 @@ impl Session {
     pub fn logits(&mut self, tokens: &[u32]) -> Result<&[f32], StepError> {
         let mut logits = std::mem::take(&mut self.logits);
         let feed = Feed { session: self, tokens, wanted: Wanted::Last };
-        let outcome = step(&mut [feed], &mut |_, _, found| {
+        let outcome = step(&mut [feed], &mut |found| {
             logits.clear();
-            logits.extend_from_slice(found);
+            logits.extend_from_slice(found.numbers);
         });
         self.logits = logits;
         outcome.map(|()| &self.logits[..])
@@ -490,7 +497,10 @@ impl Session {
         each: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<(), StepError> {
         let feed = Feed { session: self, tokens, wanted: Wanted::Each };
-        step(&mut [feed], &mut |_, i, logits| each(i, logits))
+        step(&mut [feed], &mut |found| {
+            let rows = found.numbers.chunks_exact(found.width);
+            found.of.iter().zip(rows).for_each(|(&(_, token), row)| each(token, row));
+        })
     }
 
     /// Forgets all tokens from `position` on.
@@ -512,6 +522,17 @@ pub enum Wanted {
     Vectors,
 }
 
+/// Rows of what was wanted, in the order of feeds and of each feed's tokens.
+#[derive(Debug)]
+pub struct Rows<'a> {
+    /// Whose each row is: (index of the feed, index of its token).
+    pub of: &'a [(usize, usize)],
+    /// Numbers in a row.
+    pub width: usize,
+    /// `[rows][width]`; whoever takes them may change them.
+    pub numbers: &'a mut [f32],
+}
+
 /// What one sequence is fed in a step.
 #[derive(Debug)]
 pub struct Feed<'a> {
@@ -524,8 +545,8 @@ pub struct Feed<'a> {
 }
 
 /// Feeds several sequences of one model together, so that weights are read once for all of them.
-/// `each` receives what was wanted: (index of the feed, index of its token, numbers). Who else is in
-/// a step never changes bits.
+/// `take` receives what was wanted, in one call or several. Who else is in a step never changes
+/// bits.
 ///
 /// # Errors
 /// There is no room in a sequence, there are no pages, or a token is unknown; all sequences are as
@@ -533,10 +554,7 @@ pub struct Feed<'a> {
 ///
 /// # Panics
 /// Where the sessions are not all of one model.
-pub fn step(
-    feeds: &mut [Feed],
-    each: &mut dyn FnMut(usize, usize, &mut [f32]),
-) -> Result<(), StepError> {
+pub fn step(feeds: &mut [Feed], take: &mut dyn FnMut(Rows)) -> Result<(), StepError> {
     let Some(first) = feeds.first() else { return Ok(()) };
     let model = first.session.stage.model.clone();
     // All of them before any, so that a refusal leaves the sessions as they were.
@@ -556,7 +574,7 @@ pub fn step(
         if parts.is_empty() {
             return Ok(());
         }
-        pass(&model, feeds, &mut done, &parts, each);
+        pass(&model, feeds, &mut done, &parts, take);
     }
 }
 
@@ -580,7 +598,7 @@ fn pass(
     feeds: &mut [Feed],
     done: &mut [usize],
     parts: &[(usize, usize)],
-    each: &mut dyn FnMut(usize, usize, &mut [f32]),
+    take: &mut dyn FnMut(Rows),
 ) {
     let width = model.weights.arch.width;
     let tokens: usize = parts.iter().map(|(_, tokens)| tokens).sum();
@@ -605,13 +623,16 @@ fn pass(
         row += count;
     }
     model.pass(0..model.halves(), &mut residual, &spans);
-    let (mut vectors, logits): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|wish| wish.3);
-    for (row, feed, place, _) in vectors.drain(..) {
-        each(feed, place, &mut head::vector(&model.weights, residual_row(&residual, width, row)));
+    let (vectors, logits): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|wish| wish.3);
+    for (row, feed, place, _) in vectors {
+        let numbers = &mut head::vector(&model.weights, residual_row(&residual, width, row));
+        take(Rows { of: &[(feed, place)], width, numbers });
     }
+    let vocab = model.weights.arch.vocab;
+    let rows_max = (LOGITS_BYTES_MAX / (size_of::<f32>() * vocab)).max(1);
     let mut rows = BlockVec::default();
     let mut numbers = Vec::new();
-    for some in logits.chunks(LOGITS_MAX) {
+    for some in logits.chunks(rows_max) {
         rows.m.clear();
         rows.e.clear();
         for (row, ..) in some {
@@ -620,8 +641,8 @@ fn pass(
             rows.e.extend_from_slice(row.e);
         }
         head::logits(&model.weights, model.kernels, &model.pool, rows.view(), &mut numbers);
-        let own = numbers.chunks_exact_mut(model.weights.arch.vocab);
-        some.iter().zip(own).for_each(|((_, feed, place, _), own)| each(*feed, *place, own));
+        let of: Vec<_> = some.iter().map(|(_, feed, place, _)| (*feed, *place)).collect();
+        take(Rows { of: &of, width: vocab, numbers: &mut numbers[..some.len() * vocab] });
     }
 }
 

@@ -278,6 +278,11 @@ impl Tokenizer {
         self.special.is_end(id)
     }
 
+    /// All tokens with which a model says that its answer is over.
+    pub fn ends(&self) -> &[u32] {
+        self.special.ends()
+    }
+
     /// Whether token `id` marks structure, as `<|im_start|>` does, and so adds nothing to a text.
     pub fn is_control(&self, id: u32) -> bool {
         self.vocabulary.kind(id) == Kind::Control

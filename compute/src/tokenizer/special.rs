@@ -156,6 +156,11 @@ impl Special {
         Ok(Self { bos, eos, adds_bos, adds_eos, ends, defined, all })
     }
 
+    /// All tokens that end an answer, in order.
+    pub fn ends(&self) -> &[u32] {
+        &self.ends
+    }
+
     /// Whether `id` ends an answer.
     pub fn is_end(&self, id: u32) -> bool {
         self.ends.binary_search(&id).is_ok()

@@ -11,11 +11,11 @@ mod drafter;
 mod running;
 mod writing;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use compute::engine::{Feed, PAGE, Page, Pages, StepError, step};
+use compute::engine::{Feed, Model, PAGE, Page, Pages, Rows, StepError, step};
 
 use super::ask::{AnswerError, Ask, Heard, Outcome};
 use super::line::{Asker, Event};
@@ -291,7 +291,7 @@ impl<'a> Engine<'a> {
         }
         let start = Instant::now();
         let mut feeds = Vec::new();
-        let mut bodies: Vec<(&mut Body, usize)> = Vec::new();
+        let mut bodies: Vec<Mutex<(&mut Body, usize)>> = Vec::new();
         let mut prompt_rows = 0;
         let tokens: Vec<Vec<u32>> =
             self.running.iter().zip(plan).map(|(r, &count)| r.next_tokens(count)).collect();
@@ -306,12 +306,10 @@ impl<'a> Engine<'a> {
             let wanted = running.wanted(count);
             let Running { session, body, .. } = running;
             feeds.push(Feed { session, tokens, wanted });
-            bodies.push((body, position));
+            bodies.push(Mutex::new((body, position)));
         }
-        step(&mut feeds, &mut |feed, token, numbers| {
-            let (body, position) = &mut bodies[feed];
-            body.take(*position + token, numbers);
-        })?;
+        let model = self.serving.speaker.model();
+        step(&mut feeds, &mut |rows| hand_out(model, &bodies, rows))?;
         drop((feeds, bodies));
         let seconds = start.elapsed().as_secs_f64();
         self.note_time(rows, prompt_rows, seconds);
@@ -387,6 +385,25 @@ impl<'a> Engine<'a> {
         stats.kv_kept_bytes.set(idle as u64 * bytes);
         stats.kv_used_bytes.set((self.pages.taken() - idle) as u64 * bytes);
     }
+}
+
+/// Lets each sequence take its rows, in their order, several sequences at once.
+fn hand_out(model: &Model, bodies: &[Mutex<(&mut Body, usize)>], rows: Rows) {
+    let mut numbers = rows.numbers;
+    let mut parts = Vec::new();
+    for of in rows.of.chunk_by(|(a, _), (b, _)| a == b) {
+        let (own, rest) = numbers.split_at_mut(of.len() * rows.width);
+        parts.push(Mutex::new((of, own)));
+        numbers = rest;
+    }
+    model.share(parts.len(), &|i| {
+        let (of, own) = &mut *parts[i].lock().expect("no holder of a row panics");
+        let mut body = bodies[of[0].0].lock().expect("no holder of a body panics");
+        let (body, position) = &mut *body;
+        for ((_, token), row) in of.iter().zip(own.chunks_exact_mut(rows.width)) {
+            body.take(*position + token, row);
+        }
+    });
 }
 
 /// Whether nobody but the memory of prompts holds a page.

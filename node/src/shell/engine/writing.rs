@@ -121,8 +121,11 @@ impl<'a> Writing<'a> {
         }
         let own = self.manner.log_probs.map(|top| (logits.to_vec(), top));
         if self.manner.end == EndTokens::Forbidden {
-            let end = |token: &usize| self.tokenizer.is_end(*token as u32);
-            (0..logits.len()).filter(end).for_each(|token| logits[token] = f32::NEG_INFINITY);
+            for &token in self.tokenizer.ends() {
+                if let Some(logit) = logits.get_mut(token as usize) {
+                    *logit = f32::NEG_INFINITY;
+                }
+            }
         }
         if let Some(constraint) = &mut self.manner.constraint
             && let Err(error) = constraint.mask(logits)

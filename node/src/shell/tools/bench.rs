@@ -136,7 +136,7 @@ fn time_together(speaker: &Speaker, users: usize, count: usize) -> Result<f64> {
             Feed { session, tokens, wanted: Wanted::Last }
         };
         let mut feeds: Vec<Feed> = sessions.iter_mut().enumerate().map(feed).collect();
-        step(&mut feeds, &mut |_, _, _| {})?;
+        step(&mut feeds, &mut |_| {})?;
     }
     Ok(start.elapsed().as_secs_f64())
 }
