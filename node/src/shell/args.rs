@@ -210,6 +210,9 @@ pub struct Up {
     /// Another model to serve beside the first; may be given more than once
     #[arg(long, value_name = "MODEL")]
     pub also: Vec<String>,
+    /// A smaller model of the same vocabulary, to guess tokens ahead for the first
+    #[arg(long, value_name = "MODEL")]
+    pub draft: Option<String>,
     /// Requests of one model that are answered at a time; the others wait [default: 16]
     #[arg(long, value_name = "N")]
     pub parallel: Option<usize>,
@@ -488,6 +491,7 @@ impl Command {
                 api_keys_file: up.api_keys_file.clone(),
                 queue: up.queue,
                 also: (!up.also.is_empty()).then(|| up.also.clone()),
+                draft: up.draft.clone(),
                 parallel: up.parallel,
                 kv_mb: up.kv_mb,
                 guessing: up.guessing,

@@ -21,7 +21,7 @@ use super::http::{Api, Guard, Key, Ring, Server, router};
 use super::library;
 use super::line::Line;
 use super::settings::{Secret, Settings};
-use super::worker::{self, Phase, Serving};
+use super::worker::{self, Files, Phase, Serving};
 
 /// How long connections get to deliver their last bytes after their answers were cut off.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -40,13 +40,16 @@ pub fn up(flags: &Up, settings: Settings) -> Result<ExitCode> {
     for also in &settings.also {
         models.push(library::find(Some(also), &settings.models_dirs)?);
     }
+    let draft = settings.draft.as_deref();
+    let draft = draft.map(|draft| library::find(Some(draft), &settings.models_dirs)).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(HTTP_THREADS)
         .thread_name("http")
         .enable_all()
         .build()
         .context("cannot start the threads that speak HTTP")?;
-    let outcome = runtime.block_on(run(flags, settings, &addresses, guard, models));
+    let outcome =
+        runtime.block_on(run(flags, settings, &addresses, guard, Files { models, draft }));
     // Work that is still under way is nobody's any more.
     runtime.shutdown_background();
     outcome
@@ -87,23 +90,23 @@ async fn run(
     settings: Settings,
     addresses: &[SocketAddr],
     guard: Guard,
-    models: Vec<PathBuf>,
+    files: Files,
 ) -> Result<ExitCode> {
     let mut signals = Signals::new()?;
     let listener = TcpListener::bind(addresses)
         .await
         .with_context(|| format!("cannot listen on {}", settings.api))?;
     let address = listener.local_addr().context("the listener has no address")?;
-    for model in &models {
+    for model in &files.models {
         tracing::info!(%address, model = %model.display(), "bound; the model is being loaded");
     }
     let _port_file =
         flags.port_file.as_deref().map(|path| PortFile::write(path, address)).transpose()?;
 
-    let line = Line::new(settings.queue, settings.parallel * models.len());
+    let line = Line::new(settings.queue, settings.parallel * files.models.len());
     let (phase, phases) = watch::channel(Phase::Loading { done: 0, whole: 0 });
     let drain = Duration::from_secs(settings.drain_seconds);
-    let mut end = worker::start(models, settings.clone(), line.clone(), phase)?;
+    let mut end = worker::start(files, settings.clone(), line.clone(), phase)?;
     let alive = Duration::from_millis(settings.keep_alive_ms);
     let api = Api::new(line.clone(), phases.clone(), guard, alive);
     let open = api.connections();

@@ -162,6 +162,8 @@ pub struct Layer {
     pub queue: Option<usize>,
     /// Further models that are served beside the first.
     pub also: Option<Vec<String>>,
+    /// A smaller model of the same vocabulary that guesses for the first.
+    pub draft: Option<String>,
     /// Requests of one model that are answered at a time.
     pub parallel: Option<usize>,
     /// Memory for KV caches of all models, megabytes.
@@ -221,6 +223,7 @@ impl Layer {
             ctx: number("CADENCIA_CTX", &text)?,
             queue: number("CADENCIA_QUEUE", &text)?,
             also: text("CADENCIA_ALSO").map(|list| list.split(',').map(str::to_string).collect()),
+            draft: text("CADENCIA_DRAFT"),
             parallel: number("CADENCIA_PARALLEL", &text)?,
             kv_mb: number("CADENCIA_KV_MB", &text)?,
             guessing: match text("CADENCIA_GUESSING") {
@@ -254,6 +257,7 @@ impl Layer {
             ctx: self.ctx.or(under.ctx),
             queue: self.queue.or(under.queue),
             also: self.also.or(under.also),
+            draft: self.draft.or(under.draft),
             parallel: self.parallel.or(under.parallel),
             kv_mb: self.kv_mb.or(under.kv_mb),
             guessing: self.guessing.or(under.guessing),
@@ -341,6 +345,8 @@ pub struct Settings {
     pub queue: usize,
     /// Further models that are served beside the first.
     pub also: Vec<String>,
+    /// A smaller model of the same vocabulary that guesses for the first.
+    pub draft: Option<String>,
     /// Requests of one model that are answered at a time, 1 to [`PARALLEL_MAX`].
     pub parallel: usize,
     /// Memory for KV caches of all models, megabytes; `None` lets the machine decide.
@@ -374,6 +380,7 @@ impl Settings {
             ctx: top.ctx,
             queue: top.queue.unwrap_or(32),
             also: top.also.unwrap_or_default(),
+            draft: top.draft,
             parallel: top.parallel.unwrap_or(PARALLEL_DEFAULT),
             kv_mb: top.kv_mb,
             guessing: top.guessing.unwrap_or_default(),
@@ -401,6 +408,7 @@ impl Settings {
             ctx: self.ctx,
             queue: Some(self.queue),
             also: Some(self.also.clone()),
+            draft: self.draft.clone(),
             parallel: Some(self.parallel),
             kv_mb: self.kv_mb,
             guessing: Some(self.guessing),

@@ -143,14 +143,18 @@ impl Speaker {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError> {
         let options = LoadOptions { threads: settings.threads, kernels: settings.kernels.into() };
-        let model = Model::load(path, &options, progress)?;
+        Ok(Self::of(Model::load(path, &options, progress)?, path))
+    }
+
+    /// The model that was loaded from `path`.
+    pub fn of(model: Arc<Model>, path: &Path) -> Self {
         let template = match model.tokenizer() {
             Some(tokenizer) => ChatTemplate::for_model(model.chat_template(), tokenizer),
             None => Err(TemplateError::Absent),
         };
         let tools = model.chat_template().and_then(ToolFormat::of_template);
         let constraints = OnceLock::new();
-        Ok(Self { model, name: library::name(path), template, tools, constraints })
+        Self { model, name: library::name(path), template, tools, constraints }
     }
 
     /// The model's name: that of its file.

@@ -10,6 +10,7 @@ use super::super::line::{Asker, Event};
 use super::super::speaker::SpeechError;
 use super::super::stats::EngineStats;
 use super::super::worker::Serving;
+use super::drafter::Drafter;
 use super::writing::Writing;
 use crate::house::{Finish, Shown, draft};
 
@@ -58,13 +59,15 @@ impl<'a> Running<'a> {
         pages: &Arc<Pages>,
         ask: Ask,
         asker: Asker,
+        drafter: Option<Drafter>,
     ) -> Result<Self, (SpeechError, Asker)> {
         let body = match ask.goal {
             Goal::Embedding => Body::Embedding(Mean::default()),
             Goal::Answer(manner) => match serving.speaker.tokenizer() {
                 Ok(tokenizer) => {
                     let room = serving.context - ask.prompt.len();
-                    Body::Answer(Box::new(Writing::new(tokenizer, *manner, &ask.prompt, room)))
+                    let prompt = &ask.prompt;
+                    Body::Answer(Box::new(Writing::new(tokenizer, *manner, prompt, room, drafter)))
                 }
                 Err(error) => return Err((error, asker)),
             },

@@ -5,6 +5,7 @@ use compute::tokenizer::{Decoder, Tokenizer};
 
 use super::super::ask::{EndTokens, Manner, Outcome};
 use super::super::constraint::{Constraint, ConstraintError};
+use super::drafter::Drafter;
 use crate::house::{Answer, Finish, Piece, Record, Shown, Stops, draft};
 
 /// An answer that grows.
@@ -27,14 +28,24 @@ pub struct Writing<'a> {
     /// What the next token would be by what was looked up, whether it is computed ahead or not, and
     /// how much was alike.
     foreseen: Option<(u32, usize)>,
+    /// Whether the guess is the drafter's.
+    by_drafter: bool,
     record: draft::Record,
+    drafter: Option<Drafter>,
     drafted: usize,
     accepted: usize,
 }
 
 impl<'a> Writing<'a> {
-    /// The answer to `prompt`, of `room` tokens at most.
-    pub fn new(tokenizer: &'a Tokenizer, mut manner: Manner, prompt: &[u32], room: usize) -> Self {
+    /// The answer to `prompt`, of `room` tokens at most; `drafter` guesses where the text itself
+    /// gives no hint.
+    pub fn new(
+        tokenizer: &'a Tokenizer,
+        mut manner: Manner,
+        prompt: &[u32],
+        room: usize,
+        drafter: Option<Drafter>,
+    ) -> Self {
         // Penalties look back into the prompt, too.
         let seen = prompt.len().saturating_sub(manner.sampler.options().penalty_window);
         prompt[seen..].iter().for_each(|token| manner.sampler.accept(*token));
@@ -52,7 +63,9 @@ impl<'a> Writing<'a> {
             broken: None,
             guess: Vec::new(),
             foreseen: None,
+            by_drafter: false,
             record: draft::Record::default(),
+            drafter,
             drafted: 0,
             accepted: 0,
         }
@@ -83,15 +96,21 @@ impl<'a> Writing<'a> {
     pub fn make_guess(&mut self, text: &[u32], most: usize, others: usize, costs: &draft::Costs) {
         self.guess.clear();
         self.foreseen = None;
+        self.by_drafter = false;
         let most = most.min(self.answer.tokens_left().saturating_sub(1));
         if most == 0 {
             return;
         }
-        let Some(found) = draft::look_up(text) else { return };
-        self.foreseen = Some((found.tokens[0], found.alike));
-        let chance = self.record.chance(found.alike);
-        let depth = draft::depth(most.min(found.tokens.len()), chance, others, 0.0, costs);
-        self.guess.extend_from_slice(&found.tokens[..depth]);
+        if let Some(found) = draft::look_up(text) {
+            self.foreseen = Some((found.tokens[0], found.alike));
+            let chance = self.record.chance(found.alike);
+            let depth = draft::depth(most.min(found.tokens.len()), chance, others, 0.0, costs);
+            self.guess.extend_from_slice(&found.tokens[..depth]);
+        }
+        if let Some(drafter) = self.drafter.as_mut().filter(|_| self.guess.is_empty()) {
+            self.guess = drafter.guess(text, most, others, costs);
+            self.by_drafter = !self.guess.is_empty();
+        }
     }
 
     /// Picks the token after the one at `position`, if that one is the text's last: after a guess
@@ -155,9 +174,14 @@ impl<'a> Writing<'a> {
         if let (Some((token, alike)), Some((first, _))) = (foreseen, picked.first()) {
             self.record.note(alike, token == *first);
             // Later tokens of a guess count as far as they were compared with a token picked.
-            for (guess, (token, _)) in self.guess.iter().zip(&picked).skip(1) {
+            let later = self.guess.iter().zip(&picked).skip(1).filter(|_| !self.by_drafter);
+            for (guess, (token, _)) in later {
                 self.record.note(alike, guess == token);
             }
+        }
+        if let Some(drafter) = self.drafter.as_mut().filter(|_| self.by_drafter) {
+            let compared = self.guess.iter().zip(&picked);
+            compared.for_each(|(guess, (token, _))| drafter.note(guess == token));
         }
         self.drafted += self.guess.len();
         self.accepted += self.guess.iter().zip(&picked).filter(|(a, (b, _))| *a == b).count();
