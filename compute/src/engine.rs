@@ -10,14 +10,16 @@ use std::sync::{Arc, Mutex};
 use thiserror::Error;
 
 use crate::arch::{ArchError, CONTEXT_MAX};
-use crate::forward::{Pass, Workspace};
+use crate::forward::{Pass, Span, Workspace};
 use crate::gguf::{Gguf, GgufError};
 use crate::kernels::Kernels;
-use crate::kv::LayerCache;
+use crate::kv::{Cache, NoPage, Shape};
 use crate::numeric::block::{self, BlockVec, Blocks, BlocksMut, GROUP};
 use crate::pool::Pool;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use crate::weights::Weights;
+
+pub use crate::kv::{PAGE, Page, Pages};
 
 /// Why a model was refused.
 #[derive(Debug, Error)]
@@ -67,6 +69,12 @@ pub enum StepError {
         context_max: usize,
         /// Tokens it would have to hold.
         wanted: usize,
+    },
+    /// The sequences that share a cache hold all of it.
+    #[error("all {pages_max} pages of the KV cache are in use; end another sequence first")]
+    NoPage {
+        /// Pages that there may be.
+        pages_max: usize,
     },
     /// A token id is outside the vocabulary.
     #[error("token {token} is outside the vocabulary of {vocabulary}")]
@@ -180,7 +188,8 @@ impl Model {
         let file_bytes = file.file_bytes();
         let weights = Weights::load(file, threads, progress)?;
         let arch = &weights.arch;
-        let kv = LayerCache::bytes_per_position(arch.kv_heads, arch.head_dim) * arch.layers.len();
+        let shape =
+            Shape { layers: arch.layers.len(), kv_heads: arch.kv_heads, head: arch.head_dim };
         let summary = Summary {
             name,
             architecture: arch.name.to_owned(),
@@ -192,7 +201,7 @@ impl Model {
             weight_bytes: weights.bytes,
             // Every packed matrix is read once a token.
             bytes_per_token: weights.bytes,
-            kv_bytes_per_token: kv as u64,
+            kv_bytes_per_token: shape.bytes_per_position() as u64,
             kernels: kernels.name(),
         };
         let pool = Pool::new(threads).map_err(LoadError::Threads)?;
@@ -220,10 +229,42 @@ impl Model {
         2 * self.weights.layers.len()
     }
 
-    /// A new, empty sequence that can hold `context_max` tokens.
+    /// Pages for sequences of the whole model, at most `max` at a time; see [`PAGE`].
+    pub fn pages(&self, max: usize) -> Arc<Pages> {
+        self.pages_of(&(0..self.halves()), max)
+    }
+
+    fn pages_of(&self, halves: &Range<usize>, max: usize) -> Arc<Pages> {
+        let arch = &self.weights.arch;
+        let layers = layers(halves).len();
+        Pages::new(Shape { layers, kv_heads: arch.kv_heads, head: arch.head_dim }, max)
+    }
+
+    /// A new, empty sequence that can hold `context_max` tokens, with pages of its own.
     pub fn session(self: &Arc<Model>, context_max: usize) -> Session {
-        let stage = self.stage(0..self.halves(), context_max);
-        Session { stage, last: BlockVec::default(), logits: Vec::new() }
+        let pages = self.pages(context_max.div_ceil(PAGE));
+        self.session_in(&pages, context_max, Vec::new(), 0)
+    }
+
+    /// A sequence of at most `context_max` tokens that takes its pages from `pages` and begins with
+    /// the first `position` tokens of which `beginning` holds the keys and values.
+    ///
+    /// # Panics
+    /// Where `pages` are of another shape, or `beginning` holds fewer tokens.
+    pub fn session_in(
+        self: &Arc<Model>,
+        pages: &Arc<Pages>,
+        context_max: usize,
+        beginning: Vec<Arc<Page>>,
+        position: usize,
+    ) -> Session {
+        assert!(pages.shape() == self.pages(0).shape(), "pages of another model");
+        assert!(position <= beginning.len() * PAGE, "tokens without pages");
+        let cache = Cache::beginning(pages.clone(), beginning);
+        let context_max = context_max.min(CONTEXT_MAX);
+        let halves = 0..self.halves();
+        let stage = Stage { model: self.clone(), halves, cache, position, context_max };
+        Session { stage, logits: Vec::new() }
     }
 
     /// A stage: the half-blocks `halves`, with the caches of one sequence of at most `context_max`
@@ -233,14 +274,19 @@ impl Model {
     /// Where the range is not one of the model's.
     pub fn stage(self: &Arc<Model>, halves: Range<usize>, context_max: usize) -> Stage {
         assert!(halves.start <= halves.end && halves.end <= self.halves());
-        let arch = &self.weights.arch;
         // The bound that sums over positions are proven for.
         let context_max = context_max.min(CONTEXT_MAX);
-        // Only attention halves (the even ones) have a cache.
-        let caches = (halves.start.div_ceil(2)..halves.end.div_ceil(2))
-            .map(|_| LayerCache::new(context_max, arch.kv_heads, arch.head_dim))
-            .collect();
-        Stage { model: self.clone(), halves, caches, position: 0, context_max }
+        let cache = Cache::new(self.pages_of(&halves, context_max.div_ceil(PAGE)));
+        Stage { model: self.clone(), halves, cache, position: 0, context_max }
+    }
+
+    /// Takes rows of several sequences through `halves` together. Rows have been checked, and there
+    /// is room.
+    fn pass(&self, halves: Range<usize>, residual: &mut BlockVec, spans: &[Span]) {
+        let pass = Pass { weights: &self.weights, kernels: self.kernels, spans };
+        let mut space = self.space.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let first_layer = layers(&halves).start;
+        pass.run(&self.pool, halves, residual, first_layer, &mut space);
     }
 
     /// Tokens that fit a pass.
@@ -248,6 +294,11 @@ impl Model {
         let arch = &self.weights.arch;
         let per_token = 12 * arch.width + 8 * arch.query_width() + 5 * arch.ff;
         (SPACE_MAX / per_token).clamp(16, TOKENS_MAX)
+    }
+
+    /// Tokens that are computed together at most; more are computed in several passes.
+    pub fn batch_max(&self) -> usize {
+        self.tokens_max()
     }
 
     fn check_tokens(&self, tokens: &[u32]) -> Result<(), StepError> {
@@ -264,15 +315,20 @@ impl Model {
     /// A token is outside the vocabulary.
     pub fn embed(&self, tokens: &[u32]) -> Result<BlockVec, StepError> {
         self.check_tokens(tokens)?;
-        let width = self.weights.arch.width;
-        let mut all = BlockVec::zeros(tokens.len() * width);
-        let groups = width / GROUP;
-        for (i, &token) in tokens.iter().enumerate() {
-            let m = &mut all.m[i * width..][..width];
-            let e = &mut all.e[i * groups..][..groups];
-            self.weights.embed(token, &mut BlocksMut { m, e });
+        let mut all = BlockVec::zeros(tokens.len() * self.weights.arch.width);
+        for (row, &token) in tokens.iter().enumerate() {
+            self.embed_row(token, &mut all, row);
         }
         Ok(all)
+    }
+
+    /// Writes what `token`, which is in the vocabulary, begins with into row `row` of `all`.
+    fn embed_row(&self, token: u32, all: &mut BlockVec, row: usize) {
+        let width = self.weights.arch.width;
+        let groups = width / GROUP;
+        let m = &mut all.m[row * width..][..width];
+        let e = &mut all.e[row * groups..][..groups];
+        self.weights.embed(token, &mut BlocksMut { m, e });
     }
 
     /// Logits of each row of `residual`, which has left the last half-block: (index, logits).
@@ -294,6 +350,11 @@ impl Model {
     }
 }
 
+/// The layers whose attention lies in `halves`: the even ones have a cache.
+fn layers(halves: &Range<usize>) -> Range<usize> {
+    halves.start.div_ceil(2)..halves.end.div_ceil(2)
+}
+
 /// A contiguous range of half-blocks and the state of one sequence in them.
 ///
 /// Half-block `2 l` is layer `l`'s attention, `2 l + 1` its feed-forward half. A chain of stages
@@ -302,7 +363,7 @@ impl Model {
 pub struct Stage {
     model: Arc<Model>,
     halves: Range<usize>,
-    caches: Vec<LayerCache>,
+    cache: Cache,
     position: usize,
     context_max: usize,
 }
@@ -328,40 +389,36 @@ impl Stage {
         if !residual.m.len().is_multiple_of(width) {
             return Err(StepError::Encoding("the rows are not as wide as the model"));
         }
-        self.room(residual.m.len() / width)?;
-        self.run(residual);
+        let tokens = residual.m.len() / width;
+        self.reserve(tokens)?;
+        let span = self.span(tokens);
+        self.model.pass(self.halves.clone(), residual, &[span]);
         Ok(())
     }
 
-    fn room(&self, tokens: usize) -> Result<(), StepError> {
+    /// Makes sure of room for `tokens` more.
+    fn reserve(&mut self, tokens: usize) -> Result<(), StepError> {
         let wanted = self.position + tokens;
         let context_max = self.context_max;
         if wanted > context_max {
             return Err(StepError::ContextFull { context_max, wanted });
         }
-        Ok(())
+        let pages_max = self.cache.home().max();
+        let reserved = self.cache.reserve(&(self.position..wanted));
+        reserved.map_err(|NoPage| StepError::NoPage { pages_max })
     }
 
-    /// Rows have been checked, and there is room.
-    fn run(&mut self, residual: &mut BlockVec) {
-        let model = &*self.model;
-        let tokens = residual.m.len() / model.weights.arch.width;
-        let pass = Pass {
-            weights: &model.weights,
-            kernels: model.kernels,
-            position: self.position,
-            tokens,
-        };
-        let mut space = model.space.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let first_layer = self.halves.start.div_ceil(2);
-        let caches = (&mut self.caches[..], first_layer);
-        pass.run(&model.pool, self.halves.clone(), residual, caches, &mut space);
+    /// The next `tokens` as part of a pass; from now on they count as fed. Their room is reserved.
+    fn span(&mut self, tokens: usize) -> Span {
+        let position = self.position;
         self.position += tokens;
+        Span { position, tokens, places: self.cache.places(&(position..self.position)) }
     }
 
     /// Forgets all tokens from `position` on.
     pub fn rewind(&mut self, position: usize) {
         self.position = self.position.min(position);
+        self.cache.truncate(self.position);
     }
 }
 
@@ -369,8 +426,6 @@ impl Stage {
 #[derive(Debug)]
 pub struct Session {
     stage: Stage,
-    /// The last residual rows that left the last half-block.
-    last: BlockVec,
     logits: Vec<f32>,
 }
 
@@ -390,13 +445,24 @@ impl Session {
         &self.stage.model
     }
 
+    /// Its pages, in order. All but the last hold [`PAGE`] tokens.
+    pub fn pages(&self) -> &[Arc<Page>] {
+        self.stage.cache.pages()
+    }
+
+    /// How many pages must be had before `tokens` more can be fed.
+    pub fn pages_wanted(&self, tokens: usize) -> usize {
+        let position = self.stage.position;
+        self.stage.cache.pages_wanted(&(position..position + tokens))
+    }
+
     /// Runs `tokens` without computing logits. Long prompts are fed in pieces by the caller, so
     /// that it can show progress and stop; 512 at a time is efficient. Pieces never change bits.
     ///
     /// # Errors
     /// There is no room, or a token is unknown; the session is as it was.
     pub fn feed(&mut self, tokens: &[u32]) -> Result<(), StepError> {
-        self.through(tokens, &mut |_, _| {})
+        step(&mut [Feed { session: self, tokens, wanted: Wanted::Nothing }], &mut |_, _, _| {})
     }
 
     /// Runs `tokens` (one or more) and returns the logits after the last, one per vocabulary entry.
@@ -404,13 +470,14 @@ impl Session {
     /// # Errors
     /// As [`Session::feed`].
     pub fn logits(&mut self, tokens: &[u32]) -> Result<&[f32], StepError> {
-        self.feed(tokens)?;
-        let width = self.model().weights.arch.width;
-        let (m, e) = (&self.last.m, &self.last.e);
-        let row = Blocks { m: &m[m.len() - width..], e: &e[e.len() - width / GROUP..] };
-        let model = &self.stage.model;
-        head::logits(&model.weights, model.kernels, &model.pool, row, &mut self.logits);
-        Ok(&self.logits)
+        let mut logits = std::mem::take(&mut self.logits);
+        let feed = Feed { session: self, tokens, wanted: Wanted::Last };
+        let outcome = step(&mut [feed], &mut |_, _, found| {
+            logits.clear();
+            logits.extend_from_slice(found);
+        });
+        self.logits = logits;
+        outcome.map(|()| &self.logits[..])
     }
 
     /// Runs `tokens` and hands `each` the logits after every one: (index in `tokens`, logits).
@@ -422,33 +489,144 @@ impl Session {
         tokens: &[u32],
         each: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<(), StepError> {
-        let model = self.model().clone();
-        self.through(tokens, &mut |first, rows| {
-            model.logits_of(rows, &mut |i, logits| each(first + i, logits));
-        })
+        let feed = Feed { session: self, tokens, wanted: Wanted::Each };
+        step(&mut [feed], &mut |_, i, logits| each(i, logits))
     }
 
     /// Forgets all tokens from `position` on.
     pub fn rewind(&mut self, position: usize) {
         self.stage.rewind(position);
     }
+}
 
-    /// Runs `tokens` in passes; `done` receives (index of the first token, residual rows).
-    fn through(
-        &mut self,
-        tokens: &[u32],
-        done: &mut dyn FnMut(usize, Blocks),
-    ) -> Result<(), StepError> {
-        self.stage.room(tokens.len())?;
-        // All of them before any, so that a refusal leaves the session as it was.
-        self.model().check_tokens(tokens)?;
-        let pass = self.model().tokens_max();
-        for (i, piece) in tokens.chunks(pass).enumerate() {
-            let mut residual = self.model().embed(piece)?;
-            self.stage.run(&mut residual);
-            self.last = residual;
-            done(i * pass, self.last.view());
-        }
-        Ok(())
+/// What is wanted of the tokens that a sequence is fed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// That they are remembered.
+    Nothing,
+    /// The logits after the last of them.
+    Last,
+    /// The logits after each.
+    Each,
+    /// The vector of each after the last norm, as wide as the model: what logits are made of.
+    Vectors,
+}
+
+/// What one sequence is fed in a step.
+#[derive(Debug)]
+pub struct Feed<'a> {
+    /// The sequence.
+    pub session: &'a mut Session,
+    /// Its next tokens.
+    pub tokens: &'a [u32],
+    /// What is wanted of them.
+    pub wanted: Wanted,
+}
+
+/// Feeds several sequences of one model together, so that weights are read once for all of them.
+/// `each` receives what was wanted: (index of the feed, index of its token, numbers). Who else is in
+/// a step never changes bits.
+///
+/// # Errors
+/// There is no room in a sequence, there are no pages, or a token is unknown; all sequences are as
+/// they were.
+///
+/// # Panics
+/// Where the sessions are not all of one model.
+pub fn step(
+    feeds: &mut [Feed],
+    each: &mut dyn FnMut(usize, usize, &mut [f32]),
+) -> Result<(), StepError> {
+    let Some(first) = feeds.first() else { return Ok(()) };
+    let model = first.session.stage.model.clone();
+    // All of them before any, so that a refusal leaves the sessions as they were.
+    for feed in feeds.iter() {
+        assert!(Arc::ptr_eq(&feed.session.stage.model, &model), "sessions of different models");
+        model.check_tokens(feed.tokens)?;
     }
+    let reserved = feeds.iter_mut().try_for_each(|f| f.session.stage.reserve(f.tokens.len()));
+    if let Err(error) = reserved {
+        let as_it_was = |feed: &mut Feed| feed.session.rewind(feed.session.position());
+        feeds.iter_mut().for_each(as_it_was);
+        return Err(error);
+    }
+    let mut done = vec![0; feeds.len()];
+    loop {
+        let parts = share_out(feeds, &done, model.tokens_max());
+        if parts.is_empty() {
+            return Ok(());
+        }
+        pass(&model, feeds, &mut done, &parts, each);
+    }
+}
+
+/// The next tokens of each feed that fit into one pass together: (feed, tokens), each not empty.
+fn share_out(feeds: &[Feed], done: &[usize], tokens_max: usize) -> Vec<(usize, usize)> {
+    let mut room = tokens_max;
+    let mut parts = Vec::new();
+    for (i, feed) in feeds.iter().enumerate() {
+        let tokens = (feed.tokens.len() - done[i]).min(room);
+        if tokens > 0 {
+            parts.push((i, tokens));
+            room -= tokens;
+        }
+    }
+    parts
+}
+
+/// One pass of a step.
+fn pass(
+    model: &Model,
+    feeds: &mut [Feed],
+    done: &mut [usize],
+    parts: &[(usize, usize)],
+    each: &mut dyn FnMut(usize, usize, &mut [f32]),
+) {
+    let width = model.weights.arch.width;
+    let tokens: usize = parts.iter().map(|(_, tokens)| tokens).sum();
+    let mut residual = BlockVec::zeros(tokens * width);
+    let mut spans = Vec::with_capacity(parts.len());
+    // Rows that something is wanted of: which row, whose, and what.
+    let mut wanted = Vec::new();
+    let mut row = 0;
+    for &(i, count) in parts {
+        let feed = &mut feeds[i];
+        let own = &feed.tokens[done[i]..][..count];
+        for (n, &token) in own.iter().enumerate() {
+            model.embed_row(token, &mut residual, row + n);
+            let place = done[i] + n;
+            let last = place + 1 == feed.tokens.len();
+            if feed.wanted != Wanted::Nothing && (feed.wanted != Wanted::Last || last) {
+                wanted.push((row + n, i, place, feed.wanted == Wanted::Vectors));
+            }
+        }
+        spans.push(feed.session.stage.span(count));
+        done[i] += count;
+        row += count;
+    }
+    model.pass(0..model.halves(), &mut residual, &spans);
+    let (mut vectors, logits): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|wish| wish.3);
+    for (row, feed, place, _) in vectors.drain(..) {
+        each(feed, place, &mut head::vector(&model.weights, residual_row(&residual, width, row)));
+    }
+    let mut rows = BlockVec::default();
+    let mut numbers = Vec::new();
+    for some in logits.chunks(LOGITS_MAX) {
+        rows.m.clear();
+        rows.e.clear();
+        for (row, ..) in some {
+            let row = residual_row(&residual, width, *row);
+            rows.m.extend_from_slice(row.m);
+            rows.e.extend_from_slice(row.e);
+        }
+        head::logits(&model.weights, model.kernels, &model.pool, rows.view(), &mut numbers);
+        let own = numbers.chunks_exact_mut(model.weights.arch.vocab);
+        some.iter().zip(own).for_each(|((_, feed, place, _), own)| each(*feed, *place, own));
+    }
+}
+
+/// Row `row` of residual rows as wide as `width`.
+fn residual_row(all: &BlockVec, width: usize, row: usize) -> Blocks<'_> {
+    let groups = width / GROUP;
+    Blocks { m: &all.m[row * width..][..width], e: &all.e[row * groups..][..groups] }
 }

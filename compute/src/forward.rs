@@ -1,8 +1,9 @@
-//! One pass of some tokens through a range of half-blocks.
+//! One pass of some tokens, of one sequence or several, through a range of half-blocks.
 //!
 //! Half-block `2 l` is layer `l`'s attention, `2 l + 1` its feed-forward half. What enters and
 //! leaves is the residual as block floats, so a pass through `0..n` equals any chain of passes
-//! through its parts, bit for bit.
+//! through its parts, bit for bit. Tokens of different sequences share the reading of weights and
+//! nothing else: what becomes of one does not depend on who is beside it.
 //!
 //! All threads run [`Pass::run`] together; each phase between two meetings says who writes what.
 
@@ -10,7 +11,7 @@ use std::ops::Range;
 
 use crate::kernels::attention::{self, Averages, Queries, Seen};
 use crate::kernels::{Group, Kernels, Norm, ROWS, Results, Scratch};
-use crate::kv::{LayerCache, Writer};
+use crate::kv::{HeadCache, PAGE, Place};
 use crate::matrix::Matrix;
 use crate::numeric::activation::{Activations, Rows, Token};
 use crate::numeric::attention::{HeadScale, QueryFactor, Rotation, Treatment};
@@ -92,6 +93,7 @@ pub struct Workspace {
     average_units: Vec<i32>,
     /// `[rotation][token]`.
     rotations: Vec<Vec<Rotation>>,
+    at: Vec<At>,
     narrow: Activations,
     heads: Activations,
     wide: Activations,
@@ -116,18 +118,36 @@ pub struct Pass<'a> {
     pub weights: &'a Weights,
     /// How.
     pub kernels: Kernels,
+    /// The sequences that take part, each with the next of its tokens.
+    pub spans: &'a [Span],
+}
+
+/// The part of one sequence in a pass.
+#[derive(Debug)]
+pub struct Span {
     /// Position of the first token.
     pub position: usize,
     /// Tokens, one after another.
     pub tokens: usize,
+    /// The sequence's pages, with room for these tokens in pages of its own.
+    pub places: Vec<Place>,
+}
+
+/// Whose a token is, and where in its sequence it stands.
+#[derive(Debug, Clone, Copy)]
+struct At {
+    span: usize,
+    position: usize,
 }
 
 /// A pass with its buffers, as all threads see it.
 struct Run<'a> {
     weights: &'a Weights,
     kernels: Kernels,
-    position: usize,
+    spans: &'a [Span],
     tokens: usize,
+    /// One for each token.
+    at: &'a [At],
     residual: SharedBlocks<'a>,
     normed: SharedBlocks<'a>,
     qkv: SharedBlocks<'a>,
@@ -207,8 +227,14 @@ impl<'a> SharedActivations<'a> {
 }
 
 impl Workspace {
-    fn prepare(&mut self, weights: &Weights, position: usize, tokens: usize, threads: usize) {
+    fn prepare(&mut self, weights: &Weights, spans: &[Span], threads: usize) {
         let arch = &weights.arch;
+        self.at.clear();
+        for (i, span) in spans.iter().enumerate() {
+            let positions = span.position..span.position + span.tokens;
+            self.at.extend(positions.map(|position| At { span: i, position }));
+        }
+        let tokens = self.at.len();
         let grow = |v: &mut BlockVec, width: usize| {
             let size = tokens * width.next_multiple_of(GROUP);
             v.m.resize(size, 0);
@@ -229,8 +255,8 @@ impl Workspace {
         self.rotations.resize_with(weights.increments.len(), Vec::new);
         for (rotations, increments) in self.rotations.iter_mut().zip(&weights.increments) {
             rotations.resize_with(tokens, Rotation::default);
-            for (i, rotation) in rotations.iter_mut().enumerate() {
-                rotation.at((position + i) as u32, increments);
+            for (at, rotation) in self.at.iter().zip(rotations.iter_mut()) {
+                rotation.at(at.position as u32, increments);
             }
         }
     }
@@ -243,25 +269,24 @@ fn qkv_width(weights: &Weights) -> usize {
 }
 
 impl Pass<'_> {
-    /// Takes `residual` through `halves` on all threads of `pool`. `caches[i]` belongs to layer
-    /// `first_layer + i`; a pass reads and writes the caches of the attention halves in it.
+    /// Takes `residual`, the rows of all spans, through `halves` on all threads of `pool`. Layer 0
+    /// of the pages is `first_layer`; a pass reads and writes those of the attention halves in it.
     pub fn run(
         &self,
         pool: &crate::pool::Pool,
         halves: Range<usize>,
         residual: &mut BlockVec,
-        (caches, first_layer): (&mut [LayerCache], usize),
+        first_layer: usize,
         space: &mut Workspace,
     ) {
-        space.prepare(self.weights, self.position, self.tokens, pool.count());
-        let writers: Vec<Writer> = caches.iter_mut().map(LayerCache::writer).collect();
-        let caches = &*caches;
+        space.prepare(self.weights, self.spans, pool.count());
         let arch = &self.weights.arch;
         let run = Run {
             weights: self.weights,
             kernels: self.kernels,
-            position: self.position,
-            tokens: self.tokens,
+            spans: self.spans,
+            tokens: space.at.len(),
+            at: &space.at,
             residual: SharedBlocks::new(residual, arch.width),
             normed: SharedBlocks::new(&mut space.normed, arch.width),
             qkv: SharedBlocks::new(&mut space.qkv, qkv_width(self.weights)),
@@ -283,8 +308,7 @@ impl Pass<'_> {
             for half in halves.clone() {
                 let layer = &run.weights.layers[half / 2];
                 if half % 2 == 0 {
-                    let index = half / 2 - first_layer;
-                    run.attention(team, private, layer, &caches[index], writers[index]);
+                    run.attention(team, private, layer, half / 2 - first_layer);
                 } else {
                     run.feed_forward(team, private, layer);
                 }
@@ -294,21 +318,14 @@ impl Pass<'_> {
 }
 
 impl Run<'_> {
-    fn attention(
-        &self,
-        team: &Team,
-        private: &mut Private,
-        layer: &Layer,
-        cache: &LayerCache,
-        writer: Writer,
-    ) {
+    fn attention(&self, team: &Team, private: &mut Private, layer: &Layer, index: usize) {
         self.norm_residual(team, &layer.attention_norm);
         team.meet();
         self.project(team, private, layer);
         team.meet();
-        self.store_heads(team, layer, writer);
+        self.store_heads(team, layer, index);
         team.meet();
-        self.attend(team, private, layer, cache);
+        self.attend(team, private, layer, index);
         team.meet();
         self.collect_heads(team, private);
         team.meet();
@@ -374,7 +391,7 @@ impl Run<'_> {
     }
 
     /// Quantises heads: queries into their buffer, keys and values into the cache.
-    fn store_heads(&self, team: &Team, layer: &Layer, writer: Writer) {
+    fn store_heads(&self, team: &Team, layer: &Layer, index: usize) {
         let arch = &self.weights.arch;
         let (head, heads, kv_heads) = (arch.head_dim, arch.heads, arch.kv_heads);
         let key_start = arch.query_width().next_multiple_of(GROUP);
@@ -403,26 +420,27 @@ impl Run<'_> {
                 }
                 let mut q = [0i8; crate::numeric::attention::HEAD_MAX];
                 let q = &mut q[..head];
-                let position = self.position + token;
+                let At { span, position } = self.at[token];
+                let (place, at) = (self.spans[span].places[position / PAGE], position % PAGE);
                 if h < heads + kv_heads {
                     let h = h - heads;
                     let mut scale = HeadScale::default();
                     let start = key_start + h * head;
                     self.kernels.quantise_head(x, start, treat(1), q, &mut scale);
-                    writer.put_key(h, position, q, scale);
+                    place.put_key((index, h), at, q, scale);
                 } else {
                     let h = h - heads - kv_heads;
                     let mut scale = HeadScale::default();
                     let start = value_start + h * head;
                     self.kernels.quantise_head(x, start, None, q, &mut scale);
-                    writer.put_value(h, position, q, scale);
+                    place.put_value((index, h), at, q, scale);
                 }
             }
         });
     }
 
     /// Every query head over what it may see.
-    fn attend(&self, team: &Team, private: &mut Private, layer: &Layer, cache: &LayerCache) {
+    fn attend(&self, team: &Team, private: &mut Private, layer: &Layer, index: usize) {
         let arch = &self.weights.arch;
         let (head, heads) = (arch.head_dim, arch.heads);
         let per_kv = heads / arch.kv_heads;
@@ -436,13 +454,15 @@ impl Run<'_> {
             let kv_head = part % arch.kv_heads;
             let first_head = part / arch.kv_heads * together;
             let own = together.min(per_kv - first_head);
-            let last = self.position + token + 1;
+            let At { span, position } = self.at[token];
+            let last = position + 1;
             let first = layer.window.map_or(0, |window| last.saturating_sub(window));
             let at = token * heads + kv_head * per_kv + first_head;
             // SAFETY: queries and cache are only read in this phase; each head's average is one
             // thread's.
             unsafe {
-                let seen = Seen { cache: cache.head(kv_head), positions: first..last };
+                let cache = HeadCache::new(&self.spans[span].places, index, kv_head);
+                let seen = Seen { cache, positions: first..last };
                 let queries = Queries {
                     q: self.queries.read(at * head..(at + own) * head),
                     factors: self.factors.read(at..at + own),

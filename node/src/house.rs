@@ -7,7 +7,7 @@ mod stop;
 #[allow(dead_code, unused_imports)]
 pub mod tools;
 
-pub use answer::{Answer, Finish, Piece};
+pub use answer::{Answer, Finish, Piece, Record, Shown};
 #[allow(unused_imports)]
 pub use schema::{Schema, SchemaError};
 pub use stop::Stops;

@@ -1,6 +1,7 @@
 //! Everything that has an effect: files, threads, terminals, sockets, clocks and dice.
 
 mod args;
+mod ask;
 #[allow(dead_code)]
 mod constraint;
 mod daemon;
@@ -12,6 +13,7 @@ mod progress;
 mod sequence;
 mod settings;
 mod speaker;
+mod stats;
 mod tools;
 mod toy;
 mod worker;

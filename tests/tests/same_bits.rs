@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cadencia_tests::{Real, fixture, tiny_models, token_ids};
-use compute::engine::{KernelChoice, LoadOptions, Model, Session};
+use compute::engine::{
+    Feed, KernelChoice, LoadOptions, Model, PAGE, Session, StepError, Wanted, step,
+};
 use compute::numeric::block::{BlockVec, GROUP, check};
 
 /// The definition of the numeric class, computed in the plainest way.
@@ -131,6 +133,83 @@ fn any_schedule_of_feeding_and_rewinding_equals_prefill() {
             session.rewind(at);
             assert_eq!(session.position(), at);
         }
+    }
+}
+
+/// Up to twelve sequences, each with its own text, fed together in steps that take any number of
+/// tokens of any of them, some with pages that another sequence has filled.
+#[test]
+fn who_else_is_in_a_step_never_changes_bits() {
+    for (number, path) in tiny_models().iter().enumerate() {
+        let model = load(path, LoadOptions { threads: 2, kernels: KernelChoice::Auto });
+        let mut dice = Dice(40 + number as u64);
+        let all = token_ids();
+        let texts: Vec<Vec<u32>> = (0..12)
+            .map(|i| {
+                // Two texts that begin alike, then one of its own, and so on.
+                let own = all.iter().map(|t| if i % 3 == 2 { t ^ (i as u32 / 3 + 1) } else { *t });
+                own.take(20 + 7 * i.min(3)).collect()
+            })
+            .collect();
+        let solo: Vec<Rows> = texts.iter().map(|text| whole(&model, text)).collect();
+        let pages = model.pages(texts.len() * 4);
+        let mut sessions: Vec<Session> = Vec::new();
+        for (i, text) in texts.iter().enumerate() {
+            let begun = sessions.get(i.wrapping_sub(1)).filter(|_| i % 3 == 1);
+            let shared = begun.map_or(0, |before| before.position().min(text.len() / 2));
+            let full = begun.map_or(Vec::new(), |b| b.pages()[..shared.div_ceil(PAGE)].to_vec());
+            sessions.push(model.session_in(&pages, text.len(), full, shared));
+            if i % 3 == 0 {
+                sessions[i].feed(&text[..text.len() / 2]).unwrap();
+            }
+        }
+        while sessions.iter().zip(&texts).any(|(s, text)| s.position() < text.len()) {
+            let starts: Vec<usize> = sessions.iter().map(Session::position).collect();
+            let mut feeds = Vec::new();
+            let mut who = Vec::new();
+            for (i, session) in sessions.iter_mut().enumerate() {
+                let left = texts[i].len() - starts[i];
+                let count = dice.below(6).min(left);
+                if count > 0 {
+                    let tokens = &texts[i][starts[i]..][..count];
+                    feeds.push(Feed { session, tokens, wanted: Wanted::Each });
+                    who.push(i);
+                }
+            }
+            step(&mut feeds, &mut |feed, token, logits| {
+                let (i, row) = (who[feed], starts[who[feed]] + token);
+                let place = first_difference(&vec![logits.to_vec()], &vec![solo[i][row].clone()]);
+                assert_eq!(place, None, "{path:?}, text {i}, row {row}");
+            })
+            .unwrap();
+        }
+        drop(sessions);
+        assert_eq!(pages.taken(), 0);
+    }
+}
+
+#[test]
+fn a_step_that_is_refused_leaves_all_as_they_were() {
+    let model = load(&tiny_models()[0], LoadOptions { threads: 1, kernels: KernelChoice::Auto });
+    let pages = model.pages(2);
+    let mut sessions: Vec<Session> =
+        (0..2).map(|_| model.session_in(&pages, 100, Vec::new(), 0)).collect();
+    sessions[0].feed(&[1, 2, 3]).unwrap();
+    for (tokens, error) in [
+        (vec![1; 33], StepError::NoPage { pages_max: 2 }),
+        (vec![1; 101], StepError::ContextFull { context_max: 100, wanted: 101 }),
+        (
+            vec![1, u32::MAX],
+            StepError::UnknownToken { token: u32::MAX, vocabulary: model.summary().vocabulary },
+        ),
+    ] {
+        let [first, second] = &mut sessions[..] else { unreachable!("there are two") };
+        let mut feeds = [
+            Feed { session: first, tokens: &[4], wanted: Wanted::Last },
+            Feed { session: second, tokens: &tokens, wanted: Wanted::Last },
+        ];
+        assert_eq!(step(&mut feeds, &mut |_, _, _| panic!("it was refused")), Err(error));
+        assert_eq!((sessions[0].position(), sessions[1].position(), pages.taken()), (3, 0, 1));
     }
 }
 

@@ -1,12 +1,28 @@
-//! From the last residual row to logits.
+//! From the last residual row to logits, or to the vector that they are made of.
 
 use crate::kernels::{Group, Kernels, Norm, ROWS, Scratch};
 use crate::numeric::activation::Activations;
-use crate::numeric::block::{BlockVec, Blocks, GROUP};
+use crate::numeric::block::{BlockVec, Blocks, GROUP, ZERO};
 use crate::numeric::matmul::Unit;
+use crate::numeric::norm::{apply, rms_norm};
 use crate::pool::Pool;
 use crate::share::Shared;
 use crate::weights::Weights;
+
+/// The vector of a row after the last norm, as wide as the model.
+pub fn vector(weights: &Weights, row: Blocks) -> Vec<f32> {
+    let mut normed = BlockVec::zeros(weights.arch.width);
+    let mut out = BlockVec::zeros(weights.arch.width);
+    let weight = weights.output_norm.view();
+    let factor = rms_norm(row, weight, weights.width_epsilon, &mut normed.view_mut());
+    apply(normed.view(), factor, &mut out.view_mut());
+    let number = |(i, &m): (usize, &i16)| match out.e[i / GROUP] {
+        ZERO => 0.0,
+        // 16 bits times a power of two within 2^±100: exact.
+        e => (f64::from(m) * 2f64.powi(e.into())) as f32,
+    };
+    out.m.iter().enumerate().map(number).collect()
+}
 
 /// Groups that a thread takes at a time.
 const GROUPS_PER_TASK: usize = 8;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::Kernels;
-use crate::kv::{HeadCache, KEYS_ABREAST};
+use crate::kv::{HeadCache, HeadPage, KEYS_ABREAST, Stretch};
 use crate::numeric::attention::{
     Average, HeadScale, QueryFactor, attend as defined, logit, value_weight,
 };
@@ -55,7 +55,7 @@ impl Kernels {
         let (head, heads) = (seen.cache.head, queries.factors.len());
         assert!(!seen.positions.is_empty());
         assert!(queries.q.len() == heads * head && to.out.len() == heads * head);
-        assert!(to.units.len() == heads && seen.positions.end <= seen.cache.key_m.len());
+        assert!(to.units.len() == heads && seen.positions.end <= seen.cache.capacity());
         match self {
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(_) if head.is_multiple_of(16) => {
@@ -73,9 +73,7 @@ impl Kernels {
 fn portable(seen: &Seen, queries: Queries, to: &mut Averages, scratch: &mut Scratch) {
     let Seen { cache, positions } = seen;
     let head = cache.head;
-    let value_scale = |j: usize| HeadScale { m: cache.value_m[j], e: cache.value_e[j] };
-    let top = positions.clone().map(value_scale).filter(|s| s.m != 0).map(|s| s.e).max();
-    let top = top.unwrap_or(-100);
+    let top = top_exponent(cache, positions.clone());
     for (h, &factor) in queries.factors.iter().enumerate() {
         scores(seen, &queries.q[h * head..(h + 1) * head], factor, &mut scratch.logits);
         let largest = scratch.logits.iter().copied().max().expect("there is a position");
@@ -83,13 +81,18 @@ fn portable(seen: &Seen, queries: Queries, to: &mut Averages, scratch: &mut Scra
         sums.clear();
         sums.resize(head, 0);
         let mut total = 0;
-        for (&logit, j) in scratch.logits.iter().zip(positions.clone()) {
-            let p = exp2_negative(largest.wrapping_sub(logit) as u32);
-            total += u64::from(p);
-            let weight = i64::from(value_weight(p, value_scale(j), top));
-            let values = &cache.values[(j - j % 2) * head..][..2 * head];
-            for (sum, pair) in sums.iter_mut().zip(values.chunks_exact(2)) {
-                *sum += weight * i64::from(pair[j % 2]);
+        let mut logits = scratch.logits.iter();
+        for stretch in cache.stretches(positions.clone()) {
+            let page = stretch.page;
+            for (at, &logit) in stretch.inside.zip(&mut logits) {
+                let p = exp2_negative(largest.wrapping_sub(logit) as u32);
+                total += u64::from(p);
+                let scale = HeadScale { m: page.value_m[at], e: page.value_e[at] };
+                let weight = i64::from(value_weight(p, scale, top));
+                let values = &page.values[(at - at % 2) * head..][..2 * head];
+                for (sum, pair) in sums.iter_mut().zip(values.chunks_exact(2)) {
+                    *sum += weight * i64::from(pair[at % 2]);
+                }
             }
         }
         let average = Average::new(total);
@@ -99,29 +102,44 @@ fn portable(seen: &Seen, queries: Queries, to: &mut Averages, scratch: &mut Scra
     }
 }
 
+/// The largest exponent among scales of values that are not zero.
+#[inline(always)]
+pub(super) fn top_exponent(cache: &HeadCache, positions: Range<usize>) -> i8 {
+    cache.stretches(positions).fold(-100, |top, Stretch { page, inside, .. }| {
+        let (m, e) = (&page.value_m[inside.clone()], &page.value_e[inside]);
+        m.iter().zip(e).fold(top, |top, (&m, &e)| if m == 0 { top } else { top.max(e) })
+    })
+}
+
 /// The logits of one query head at every position.
 fn scores(seen: &Seen, q: &[i8], factor: QueryFactor, logits: &mut Vec<i32>) {
-    let Seen { cache, positions } = seen;
     logits.clear();
-    let mut dots = [0i32; KEYS_ABREAST];
-    let mut of = usize::MAX;
-    for j in positions.clone() {
-        let begin = j - j % KEYS_ABREAST;
-        if begin != of {
-            of = begin;
-            dots = [0; KEYS_ABREAST];
-            let size = q.len().next_multiple_of(4);
-            let keys = &cache.keys[begin * size..][..KEYS_ABREAST * size];
-            for (keys, q) in keys.chunks_exact(4 * KEYS_ABREAST).zip(q.chunks(4)) {
-                for (dot, key) in dots.iter_mut().zip(keys.chunks_exact(4)) {
-                    *dot +=
-                        key.iter().zip(q).map(|(&k, &q)| i32::from(k) * i32::from(q)).sum::<i32>();
-                }
+    for Stretch { page, inside, .. } in seen.cache.stretches(seen.positions.clone()) {
+        let mut dots = [0i32; KEYS_ABREAST];
+        let mut of = usize::MAX;
+        for at in inside {
+            let begin = at - at % KEYS_ABREAST;
+            if begin != of {
+                of = begin;
+                dots = eight_dots(&page, begin, q);
             }
+            let scale = HeadScale { m: page.key_m[at], e: page.key_e[at] };
+            logits.push(logit(dots[at % KEYS_ABREAST], factor, scale));
         }
-        let scale = HeadScale { m: cache.key_m[j], e: cache.key_e[j] };
-        logits.push(logit(dots[j % KEYS_ABREAST], factor, scale));
     }
+}
+
+/// Products of a query head with the eight keys from `begin` on.
+fn eight_dots(page: &HeadPage, begin: usize, q: &[i8]) -> [i32; KEYS_ABREAST] {
+    let mut dots = [0; KEYS_ABREAST];
+    let size = q.len().next_multiple_of(4);
+    let keys = &page.keys[begin * size..][..KEYS_ABREAST * size];
+    for (keys, q) in keys.chunks_exact(4 * KEYS_ABREAST).zip(q.chunks(4)) {
+        for (dot, key) in dots.iter_mut().zip(keys.chunks_exact(4)) {
+            *dot += key.iter().zip(q).map(|(&k, &q)| i32::from(k) * i32::from(q)).sum::<i32>();
+        }
+    }
+    dots
 }
 
 /// The definition, head by head.
@@ -143,7 +161,7 @@ fn plain(seen: &Seen, queries: Queries, to: &mut Averages) {
 mod tests {
     use super::super::proof::next;
     use super::*;
-    use crate::kv::LayerCache;
+    use crate::kv::{Cache, PAGE, Pages, Shape};
 
     fn scale(dice: &mut u64, wild: bool) -> HeadScale {
         let x = next(dice);
@@ -168,21 +186,25 @@ mod tests {
 
     fn agree(n: usize, heads: usize, first: usize, last: usize, wild: bool) {
         let dice = &mut ((n * 31 + heads * 7 + first + last) as u64);
-        let mut cache = LayerCache::new(last, 1, n);
-        let writer = cache.writer();
+        let shape = Shape { layers: 2, kv_heads: 1, head: n };
+        let mut cache = Cache::new(Pages::new(shape, usize::MAX));
+        cache.reserve(&(0..last)).unwrap();
+        let places = cache.places(&(0..last));
         for j in 0..last {
             let (k, v) = (head(dice, n, wild), head(dice, n, wild));
             let (ks, vs) = (scale(dice, wild), scale(dice, wild));
             // SAFETY: one thread, one position at a time.
             unsafe {
-                writer.put_key(0, j, &k, ks);
-                writer.put_value(0, j, &v, vs);
+                places[j / PAGE].put_key((1, 0), j % PAGE, &k, ks);
+                places[j / PAGE].put_value((1, 0), j % PAGE, &v, vs);
             }
         }
         let q: Vec<i8> = (0..heads).flat_map(|_| head(dice, n, wild)).collect();
         let factors: Vec<QueryFactor> =
             (0..heads).map(|_| QueryFactor::new(scale(dice, wild), (20_000, -30))).collect();
-        let seen = Seen { cache: cache.head(0), positions: first..last };
+        // SAFETY: nobody writes any more.
+        let head = unsafe { HeadCache::new(&places, 1, 0) };
+        let seen = Seen { cache: head, positions: first..last };
         let run = |kernels: Kernels| {
             let (mut out, mut units) = (vec![0; heads * n], vec![0; heads]);
             let to = &mut Averages { out: &mut out, units: &mut units };

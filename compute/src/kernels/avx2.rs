@@ -16,8 +16,11 @@ use super::{Call, Group, Scratch};
 use crate::matrix::TILE;
 use format::*;
 
-/// From this many tokens on a tile is unpacked once into memory for all of them.
-const PANEL_MIN: usize = 2;
+/// From this many tokens on a tile is unpacked once into memory for all of them; fewer unpack it in
+/// registers each time, four tokens at once. Codes of K-quants take more work to unpack.
+const fn panel_min<F: Format>() -> usize {
+    if F::LAYOUT.columns == 64 { 13 } else { 9 }
+}
 
 /// # Safety
 /// The processor has AVX2, and `call` has been checked by `Kernels::group`.
@@ -58,9 +61,8 @@ unsafe fn group_of<F: Format>(
         // SAFETY: a tile holds `units()` whole units; the activations are as wide as they are
         // (checked by `Kernels::group`), rounded up to 64 columns.
         unsafe {
-            if out.len() < PANEL_MIN {
-                let source = format::Packed::<F>::new(units);
-                some::<_, 1>(call, tile, source, 0, out, at);
+            if out.len() < panel_min::<F>() {
+                run(call, tile, format::Packed::<F>::new(units), out, at);
             } else {
                 panel::unpack::<F>(units, &mut scratch.panel);
                 let source = panel::Panel::<F>::new(&scratch.panel, units.len() / F::LAYOUT.bytes);
@@ -80,9 +82,11 @@ unsafe fn run<S: Source>(call: &Call, tile: usize, source: S, out: &mut [Group],
             some::<S, 4>(call, tile, source, i, out, at);
             i += 4;
         }
-        while i < out.len() {
-            some::<S, 1>(call, tile, source, i, out, at);
-            i += 1;
+        match out.len() - i {
+            3 => some::<S, 3>(call, tile, source, i, out, at),
+            2 => some::<S, 2>(call, tile, source, i, out, at),
+            1 => some::<S, 1>(call, tile, source, i, out, at),
+            _ => {}
         }
     }
 }
@@ -101,7 +105,9 @@ unsafe fn some<S: Source, const N: usize>(
     debug_assert!(blocks * 32 <= call.x.width);
     // SAFETY: see `run`.
     unsafe {
-        let sums = sums::of::<S, N>(source, blocks, call.x, call.tokens.start + i);
+        let zero = [std::arch::x86_64::_mm256_setzero_si256(); 2];
+        let mut sums = [sums::Sums { dot: zero, min: zero }; N];
+        sums::of::<S, N>(source, blocks, call.x, call.tokens.start + i, &mut sums);
         let (exponents, min_exponents) = call.matrix.tile_exponents(tile);
         for n in 0..N {
             let unit = &call.units[i + n];

@@ -12,8 +12,9 @@ use crate::numeric::scalar::Factor;
 
 /// Columns of the matrices that are tried: two K-quant blocks.
 const COLS: usize = 512;
-/// Tokens: one pass of four and one alone.
-const TOKENS: usize = 5;
+/// Numbers of tokens that take different ways through a kernel: few, and many with some left over.
+const TOKENS: [usize; 7] = [1, 2, 3, 4, 13, 14, 15];
+const TOKENS_MAX: usize = 15;
 
 impl Kernels {
     /// Whether products in every weight type equal the definition here, on fixed inputs.
@@ -21,8 +22,8 @@ impl Kernels {
         let x = vectors();
         TensorType::ALL.into_iter().all(|kind| {
             let matrix = matrix(kind);
-            // One token takes another way through a kernel than several.
-            [0..1, 0..TOKENS].into_iter().all(|tokens| {
+            TOKENS.into_iter().all(|count| {
+                let tokens = 0..count;
                 let run = |kernels: Kernels| -> Vec<Group> {
                     let units: Vec<_> =
                         x.tokens[tokens.clone()].iter().map(|token| matrix.unit(token)).collect();
@@ -48,8 +49,8 @@ pub(super) fn next(state: &mut u64) -> u64 {
 fn vectors() -> Activations {
     let mut state = 1;
     let mut x = Activations::default();
-    x.resize(TOKENS, COLS);
-    for token in 0..TOKENS {
+    x.resize(TOKENS_MAX, COLS);
+    for token in 0..TOKENS_MAX {
         let mut row = BlockVec::zeros(COLS);
         for g in 0..COLS / GROUP {
             let z = std::array::from_fn(|_| (next(&mut state) as i32) >> 4);

@@ -131,7 +131,9 @@ fn all_agree(kind: TensorType, rows: usize, cols: usize, tokens: usize, fill: Fi
 #[test]
 fn kernels_equal_the_definition_on_every_type() {
     for kind in TensorType::ALL {
-        for (cols, tokens) in [(256, 1), (256, 3), (768, 4), (512, 9)] {
+        for (cols, tokens) in
+            [(256, 1), (256, 2), (256, 3), (768, 4), (512, 7), (512, 10), (256, 17)]
+        {
             all_agree(kind, 41, cols, tokens, Fill::Random, cols as u64);
         }
         if kind.block_len() <= 32 {

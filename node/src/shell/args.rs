@@ -369,6 +369,9 @@ pub struct Bench {
     /// Also decode with this many tokens in the context already
     #[arg(short = 'd', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub depth: Option<u32>,
+    /// Also decode for this many sequences together, as a node does for several users
+    #[arg(short = 'u', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub users: Option<u32>,
     /// Print a JSON object
     #[arg(long)]
     pub json: bool,

@@ -156,8 +156,8 @@ async fn stop(
 async fn announce(mut phases: watch::Receiver<Phase>, settings: Settings, address: SocketAddr) {
     let ready = |phase: &Phase| matches!(phase, Phase::Ready(_));
     let Ok(phase) = phases.wait_for(ready).await.map(|phase| phase.clone()) else { return };
-    let Phase::Ready(serving) = phase else { return };
-    let line = readiness(&serving, &settings, address);
+    let Phase::Ready(served) = phase else { return };
+    let line = readiness(&served.models[0], &settings, address);
     // Who started us may have closed our stdout; that is no reason to stop.
     let _ = writeln!(std::io::stdout(), "{line}");
     let _ = std::io::stdout().flush();

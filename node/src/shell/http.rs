@@ -25,7 +25,7 @@ use self::access::Access;
 use self::fault::{Fault, json_response, quoted};
 use self::reply::Route;
 use super::line::Line;
-use super::worker::{Phase, Serving};
+use super::worker::{Phase, Served, Serving};
 
 pub use access::random;
 pub use guard::{Guard, Key};
@@ -55,10 +55,10 @@ impl Api {
         Arc::new(Self { line, phase, guard, readers, bodies })
     }
 
-    /// The model, or the refusal that says how far its loading is.
-    fn serving(&self) -> Result<Arc<Serving>, Fault> {
+    /// The models, or the refusal that says how far their loading is.
+    fn served(&self) -> Result<Arc<Served>, Fault> {
         let (done, whole) = match &*self.phase.borrow() {
-            Phase::Ready(serving) => return Ok(serving.clone()),
+            Phase::Ready(served) => return Ok(served.clone()),
             Phase::Loading { done, whole } => (*done, *whole),
         };
         let percent = done.saturating_mul(100).checked_div(whole).unwrap_or(0).min(100);
@@ -103,14 +103,17 @@ async fn health() -> Response {
 }
 
 async fn ready(State(api): State<Arc<Api>>) -> Result<Response, Fault> {
-    let serving = api.serving()?;
-    let value = json!({"status": "ready", "model": serving.speaker.name()});
+    let served = api.served()?;
+    let names = served.names();
+    let value = json!({"status": "ready", "model": names[0], "models": names});
     Ok(json_response(StatusCode::OK, &value))
 }
 
 /// A model that does not answer yet is not listed.
 async fn models(State(api): State<Arc<Api>>) -> Response {
-    let list: Vec<Value> = api.serving().iter().map(|serving| card(serving)).collect();
+    let served = api.served();
+    let list: Vec<Value> =
+        served.iter().flat_map(|served| &served.models).map(|serving| card(serving)).collect();
     json_response(StatusCode::OK, &json!({"object": "list", "data": list}))
 }
 
@@ -118,15 +121,17 @@ async fn model(
     State(api): State<Arc<Api>>,
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Fault> {
-    let serving = api.serving()?;
+    let served = api.served()?;
     // A name that is no text is nobody's.
     let name = name.map(|Path(name)| name).unwrap_or_default();
-    if name != serving.speaker.name() {
-        let message = format!("the model {} is not served here", quoted(&name));
-        let fault = Fault::new(StatusCode::NOT_FOUND, "model_not_found", message);
-        return Err(fault.about("model"));
+    match served.models.iter().find(|serving| serving.speaker.name() == name) {
+        Some(serving) => Ok(json_response(StatusCode::OK, &card(serving))),
+        None => {
+            let message = format!("the model {} is not served here", quoted(&name));
+            let fault = Fault::new(StatusCode::NOT_FOUND, "model_not_found", message);
+            Err(fault.about("model"))
+        }
     }
-    Ok(json_response(StatusCode::OK, &card(&serving)))
 }
 
 /// A model as OpenAI lists it, with what is worth knowing beside.

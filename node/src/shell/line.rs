@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::sync::mpsc;
 
-use super::sequence::{Ask, Heard, Outcome};
+use super::ask::{Ask, Heard, Outcome};
 
 /// The longest time after which a client is asked to come back, seconds.
 const RETRY_SECONDS_MAX: u64 = 120;
@@ -94,20 +94,24 @@ impl Line {
 
     /// Whether a request would be turned away now, before the work of reading its prompt.
     pub fn check(&self) -> Result<(), Turned> {
-        self.admit(&self.state())
+        self.admit(&self.state(), 1)
     }
 
-    /// Joins the line.
-    pub fn join(self: &Arc<Self>, ask: Ask) -> Result<Place, Turned> {
+    /// Joins the line with requests that belong together: all of them, or none.
+    pub fn join(self: &Arc<Self>, asks: Vec<Ask>) -> Result<Vec<Place>, Turned> {
         let mut state = self.state();
-        self.admit(&state)?;
-        let (tell, events) = mpsc::unbounded_channel();
-        let halt = Arc::new(AtomicBool::new(false));
-        let number = state.next_number;
-        state.next_number += 1;
-        state.waiting.push_back((number, ask, Asker { halt: halt.clone(), tell }));
+        self.admit(&state, asks.len())?;
+        let join = |ask| {
+            let (tell, events) = mpsc::unbounded_channel();
+            let halt = Arc::new(AtomicBool::new(false));
+            let number = state.next_number;
+            state.next_number += 1;
+            state.waiting.push_back((number, ask, Asker { halt: halt.clone(), tell }));
+            Place { line: self.clone(), number, halt, events }
+        };
+        let places = asks.into_iter().map(join).collect();
         self.bell.notify_one();
-        Ok(Place { line: self.clone(), number, halt, events })
+        Ok(places)
     }
 
     /// Waits for the next request; `None` when the line is closed and nobody waits any more.
@@ -144,14 +148,14 @@ impl Line {
         }
     }
 
-    fn admit(&self, state: &State) -> Result<(), Turned> {
+    fn admit(&self, state: &State, count: usize) -> Result<(), Turned> {
         let waiting = state.waiting.len();
         // With nobody being answered, the first to wait is not waiting but next.
         let most = self.waiting_max + usize::from(state.answering.is_none());
         if state.closed {
             return Err(Turned::Closed);
         }
-        if waiting >= most {
+        if waiting + count > most {
             // Room appears when the one that is being answered is done.
             let retry_seconds = (state.usual.as_secs() + 1).min(RETRY_SECONDS_MAX);
             return Err(Turned::Full { waiting, retry_seconds });
@@ -192,17 +196,24 @@ impl Drop for Place {
 mod tests {
     use compute::sample::{Sampler, SamplerOptions};
 
+    use super::super::ask::{Goal, Manner, Owner};
     use super::*;
 
     fn ask(first: u32) -> Ask {
         let sampler = Sampler::new(SamplerOptions::default()).unwrap();
-        Ask { prompt: vec![first], tokens_max: 1, stops: Vec::new(), sampler }
+        let mut manner = Manner::plain(sampler);
+        manner.tokens_max = 1;
+        Ask { model: 0, owner: Owner(0), prompt: vec![first], goal: Goal::Answer(manner) }
+    }
+
+    fn join(line: &Arc<Line>, first: u32) -> Result<Place, Turned> {
+        Ok(line.join(vec![ask(first)])?.remove(0))
     }
 
     #[test]
     fn first_come_is_first_served() {
         let line = Line::new(2);
-        let _places: Vec<_> = (0..2).map(|n| line.join(ask(n)).unwrap()).collect();
+        let _places: Vec<_> = (0..2).map(|n| join(&line, n).unwrap()).collect();
         assert_eq!(line.next().unwrap().0.prompt, [0]);
         assert_eq!(line.next().unwrap().0.prompt, [1]);
     }
@@ -210,28 +221,28 @@ mod tests {
     #[test]
     fn a_full_line_turns_away_and_a_place_given_up_is_free() {
         let line = Line::new(1);
-        let _first = line.join(ask(0)).unwrap();
+        let _first = join(&line, 0).unwrap();
         let (_, _asker) = line.next().unwrap();
-        let second = line.join(ask(1)).unwrap();
-        assert_eq!(line.join(ask(2)).unwrap_err(), Turned::Full { waiting: 1, retry_seconds: 1 });
+        let second = join(&line, 1).unwrap();
+        assert_eq!(join(&line, 2).unwrap_err(), Turned::Full { waiting: 1, retry_seconds: 1 });
         drop(second);
-        let _third = line.join(ask(3)).unwrap();
+        let _third = join(&line, 3).unwrap();
         assert_eq!(line.next().unwrap().0.prompt, [3]);
     }
 
     #[test]
     fn without_a_line_one_request_is_still_answered() {
         let line = Line::new(0);
-        let _first = line.join(ask(0)).unwrap();
-        assert!(line.join(ask(1)).is_err());
+        let _first = join(&line, 0).unwrap();
+        assert!(join(&line, 1).is_err());
         line.next().unwrap();
-        assert_eq!(line.join(ask(1)).unwrap_err(), Turned::Full { waiting: 0, retry_seconds: 1 });
+        assert_eq!(join(&line, 1).unwrap_err(), Turned::Full { waiting: 0, retry_seconds: 1 });
     }
 
     #[test]
     fn who_goes_away_halts_the_answer() {
         let line = Line::new(1);
-        let place = line.join(ask(0)).unwrap();
+        let place = join(&line, 0).unwrap();
         let (_, asker) = line.next().unwrap();
         assert!(!asker.is_halted());
         drop(place);
@@ -241,9 +252,9 @@ mod tests {
     #[test]
     fn a_closed_line_serves_who_waits_and_then_ends() {
         let line = Line::new(1);
-        let _place = line.join(ask(0)).unwrap();
+        let _place = join(&line, 0).unwrap();
         line.close();
-        assert_eq!(line.join(ask(1)).unwrap_err(), Turned::Closed);
+        assert_eq!(join(&line, 1).unwrap_err(), Turned::Closed);
         assert!(line.next().is_some());
         assert!(line.next().is_none());
     }
@@ -251,7 +262,7 @@ mod tests {
     #[test]
     fn clearing_halts_the_answer_and_sends_away_who_waits() {
         let line = Line::new(4);
-        let (_first, mut second) = (line.join(ask(0)).unwrap(), line.join(ask(1)).unwrap());
+        let (_first, mut second) = (join(&line, 0).unwrap(), join(&line, 1).unwrap());
         let (_, asker) = line.next().unwrap();
         line.clear();
         assert!(asker.is_halted());

@@ -8,12 +8,12 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::house::{Answer, Finish, Piece, Record, Shown, Stops};
 use compute::engine::{Model, Session, StepError};
-use compute::sample::Sampler;
+use compute::sample::log_probs;
 use compute::tokenizer::Tokenizer;
-use thiserror::Error;
 
-use crate::house::{Answer, Finish, Piece, Stops};
+use super::ask::{AnswerError, Ask, EndTokens, Goal, Heard, Manner, Outcome};
 
 /// Prompt tokens computed between two looks at whether the answer is still wanted: as many as take
 /// about [`PIECE_TIME`], within these bounds. More than the most are not faster, and fewer than the
@@ -21,96 +21,6 @@ use crate::house::{Answer, Finish, Piece, Stops};
 const PIECE_TOKENS: RangeInclusive<usize> = 16..=512;
 /// How long a client that goes away may keep the processor busy.
 const PIECE_TIME: Duration = Duration::from_millis(250);
-
-/// Why there is no answer.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub enum AnswerError {
-    /// Nothing to continue.
-    #[error("the prompt has no tokens")]
-    Empty,
-    /// The prompt leaves no room for an answer.
-    #[error(
-        "the prompt has {prompt} tokens and the context holds {context}, one of which the answer \
-         needs"
-    )]
-    Long {
-        /// Tokens of the prompt.
-        prompt: usize,
-        /// Tokens that the context holds.
-        context: usize,
-    },
-    /// The model refused.
-    #[error(transparent)]
-    Step(#[from] StepError),
-}
-
-/// What is to be answered, and how.
-#[derive(Debug)]
-pub struct Ask {
-    /// The prompt, one token or more.
-    pub prompt: Vec<u32>,
-    /// Tokens of the answer at most, 1 or more.
-    pub tokens_max: usize,
-    /// Strings that end the answer.
-    pub stops: Vec<String>,
-    /// How tokens are picked.
-    pub sampler: Sampler,
-}
-
-impl Ask {
-    /// Refuses a prompt that a context of `context` tokens cannot answer.
-    pub fn check(&self, context: usize) -> Result<(), AnswerError> {
-        match self.prompt.len() {
-            0 => Err(AnswerError::Empty),
-            prompt if prompt >= context => Err(AnswerError::Long { prompt, context }),
-            _ => Ok(()),
-        }
-    }
-}
-
-/// What can be heard while an answer is computed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Heard {
-    /// So many of the prompt's tokens are computed.
-    Prompt {
-        /// Tokens computed or kept.
-        done: usize,
-        /// Tokens in all.
-        whole: usize,
-    },
-    /// The answer has one token more, and this text may be shown; it is often empty.
-    Text(String),
-}
-
-/// How an answer went.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
-    /// Tokens of the prompt.
-    pub prompt: usize,
-    /// Of these, how many were in memory already.
-    pub kept: usize,
-    /// The answer's tokens, with the end token if there was one.
-    pub tokens: Vec<u32>,
-    /// Why it ended.
-    pub finish: Finish,
-    /// From the start to the first token.
-    pub prompt_time: Duration,
-    /// From the first token to the last.
-    pub answer_time: Duration,
-}
-
-impl Outcome {
-    /// Prompt tokens computed per second.
-    pub fn prompt_tps(&self) -> f64 {
-        (self.prompt - self.kept) as f64 / self.prompt_time.as_secs_f64().max(1e-9)
-    }
-
-    /// Tokens decoded per second. The first one belongs to the prompt.
-    pub fn answer_tps(&self) -> f64 {
-        let steps = self.tokens.len().saturating_sub(1);
-        steps as f64 / self.answer_time.as_secs_f64().max(1e-9)
-    }
-}
 
 /// A conversation in a model's memory. Dropping it frees its cache.
 #[derive(Debug)]
@@ -137,7 +47,7 @@ impl Sequence {
     /// at between steps, and ends the answer when it is true.
     pub fn answer(
         &mut self,
-        mut ask: Ask,
+        ask: Ask,
         tokenizer: &Tokenizer,
         halted: &dyn Fn() -> bool,
         hear: &mut dyn FnMut(Heard),
@@ -151,6 +61,9 @@ impl Sequence {
             kept,
             tokens: Vec::new(),
             finish: Finish::Halted,
+            queue_time: Duration::ZERO,
+            drafted: 0,
+            accepted: 0,
             prompt_time: Duration::ZERO,
             answer_time: Duration::ZERO,
         };
@@ -158,11 +71,11 @@ impl Sequence {
             hear(Heard::Prompt { done: kept + done, whole: prompt });
         })?;
         outcome.prompt_time = start.elapsed();
-        if let Some(logits) = first {
+        if let (Some(logits), Goal::Answer(mut manner)) = (first, ask.goal) {
             // Penalties look back into the prompt, too.
-            let seen = prompt.saturating_sub(ask.sampler.options().penalty_window);
-            ask.prompt[seen..].iter().for_each(|token| ask.sampler.accept(*token));
-            self.write(&mut ask, logits, tokenizer, halted, hear, &mut outcome)?;
+            let seen = prompt.saturating_sub(manner.sampler.options().penalty_window);
+            ask.prompt[seen..].iter().for_each(|token| manner.sampler.accept(*token));
+            self.write(&mut manner, logits, tokenizer, halted, hear, &mut outcome)?;
         }
         outcome.answer_time = start.elapsed() - outcome.prompt_time;
         Ok(outcome)
@@ -208,7 +121,7 @@ impl Sequence {
     /// Picks tokens until the answer is over, beginning with `logits`.
     fn write(
         &mut self,
-        ask: &mut Ask,
+        ask: &mut Manner,
         mut logits: Vec<f32>,
         tokenizer: &Tokenizer,
         halted: &dyn Fn() -> bool,
@@ -221,14 +134,24 @@ impl Sequence {
         // The answer continues a text, so a space that it begins with is its own.
         let mut decoder = tokenizer.continuation();
         outcome.finish = loop {
+            let own = (ask.log_probs.is_some()).then(|| logits.clone());
+            if ask.end == EndTokens::Forbidden {
+                let end = |token: &usize| tokenizer.is_end(*token as u32);
+                (0..logits.len()).filter(end).for_each(|t| logits[t] = f32::NEG_INFINITY);
+            }
             let token = ask.sampler.pick(&mut logits, self.tokens.len() as u64);
             ask.sampler.accept(token);
             outcome.tokens.push(token);
-            let (text, finish) = match tokenizer.is_end(token) {
-                true => answer.take(Piece::End),
-                false => answer.take(Piece::Text(decoder.push(token))),
+            let record = own.zip(ask.log_probs).map(|(own, top)| {
+                let found = log_probs(&own, token, top);
+                Record { token, log_prob: found.chosen, top: found.top }
+            });
+            let (shown, finish) = match tokenizer.is_end(token) || ask.stop_tokens.contains(&token)
+            {
+                true => answer.take(Piece::End, record),
+                false => answer.take(Piece::Text(decoder.push(token)), record),
             };
-            hear(Heard::Text(text));
+            hear(Heard::Shown(shown));
             if let Some(finish) = finish {
                 break finish;
             }
@@ -239,8 +162,8 @@ impl Sequence {
             self.tokens.push(token);
         };
         let rest = answer.finish(&decoder.finish());
-        if !rest.is_empty() {
-            hear(Heard::Text(rest));
+        if rest != Shown::default() {
+            hear(Heard::Shown(rest));
         }
         Ok(())
     }

@@ -9,10 +9,12 @@ use tokio::sync::{oneshot, watch};
 
 use crate::house::Finish;
 
+use super::ask::Ask;
 use super::line::{Asker, Event, Line};
-use super::sequence::{Ask, Sequence};
+use super::sequence::Sequence;
 use super::settings::Settings;
 use super::speaker::{Speaker, unix_now};
+use super::stats::EngineStats;
 
 /// How far the model is.
 #[derive(Debug, Clone)]
@@ -25,7 +27,32 @@ pub enum Phase {
         whole: u64,
     },
     /// It answers.
-    Ready(Arc<Serving>),
+    Ready(Arc<Served>),
+}
+
+/// All models that answer, the usual one first.
+#[derive(Debug)]
+pub struct Served {
+    /// They; requests name a model by its place.
+    pub models: Vec<Arc<Serving>>,
+}
+
+impl Served {
+    /// The model called `name`, by its file or by what the file says, with its place; the first
+    /// where nobody said which.
+    pub fn find(&self, name: Option<&str>) -> Option<(usize, &Arc<Serving>)> {
+        let mut each = self.models.iter().enumerate();
+        let Some(name) = name else { return each.next() };
+        let called = |serving: &Serving| serving.speaker.name() == name;
+        let titled = |serving: &Serving| serving.speaker.model().summary().name == name;
+        let by_file = each.find(|(_, serving)| called(serving));
+        by_file.or_else(|| self.models.iter().enumerate().find(|(_, serving)| titled(serving)))
+    }
+
+    /// Their names.
+    pub fn names(&self) -> Vec<&str> {
+        self.models.iter().map(|serving| serving.speaker.name()).collect()
+    }
 }
 
 /// A model that answers.
@@ -37,6 +64,8 @@ pub struct Serving {
     pub context: usize,
     /// Since when, Unix time, seconds.
     pub since: u64,
+    /// What it is doing.
+    pub stats: Arc<EngineStats>,
 }
 
 /// Starts the worker on the model at `path`. What is returned hears how it ended: with an error
@@ -77,8 +106,8 @@ fn work(
     }
     let context = speaker.context(settings)?;
     speaker.probe()?;
-    let serving = Arc::new(Serving { speaker, context, since: unix_now() });
-    phase.send_replace(Phase::Ready(serving.clone()));
+    let serving = Arc::new(Serving { speaker, context, since: unix_now(), stats: Arc::default() });
+    phase.send_replace(Phase::Ready(Arc::new(Served { models: vec![serving.clone()] })));
     serve(&serving, line);
     Ok(())
 }

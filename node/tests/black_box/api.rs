@@ -21,7 +21,10 @@ fn hello(more: Value) -> Value {
 fn a_ready_node_says_what_it_serves() {
     let node = Node::start(&["--ctx", "1024"]);
     assert_eq!(node.get("/health").json(), json!({"status": "ok"}));
-    assert_eq!(node.get("/ready").json(), json!({"status": "ready", "model": "toy"}));
+    assert_eq!(
+        node.get("/ready").json(),
+        json!({"status": "ready", "model": "toy", "models": ["toy"]})
+    );
     let list = node.get("/v1/models").json();
     assert_eq!(list["object"], "list");
     assert_eq!(list["data"][0]["id"], "toy");

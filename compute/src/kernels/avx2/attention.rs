@@ -4,11 +4,11 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use crate::arch::CONTEXT_MAX;
-use crate::kernels::attention::{Averages, Queries, Scratch, Seen};
-use crate::kv::{HeadCache, KEYS_ABREAST};
+use crate::kernels::attention::{Averages, Queries, Scratch, Seen, top_exponent};
+use crate::kv::{HeadCache, KEYS_ABREAST, Stretch};
 use crate::numeric::attention::{Average, LOGIT_MAX, QueryFactor};
 
-/// Positions whose weighted values are summed in 32 bits: 4,096 * 4,095 * 127 is below 2^31.
+/// Positions, whole eights, whose weighted values are summed in 32 bits: 4,096 * 4,095 * 127 is below 2^31.
 const SPAN: usize = 4_096;
 
 // Sums of probabilities are kept in eight lanes of 32 bits, upper and lower 12 bits apart. The
@@ -31,7 +31,7 @@ pub unsafe fn attend(seen: &Seen, queries: Queries, to: &mut Averages, scratch: 
     scratch.sums.resize(heads * head, 0);
     let own = positions.start - begin..positions.end - begin;
     let all = begin..begin + count;
-    // SAFETY: the cache's capacity is a multiple of eight, so whole eights lie in it.
+    // SAFETY: pages hold whole eights, so whole eights around what is seen lie in them.
     unsafe {
         let mut h = 0;
         while h < heads {
@@ -77,13 +77,6 @@ pub unsafe fn attend(seen: &Seen, queries: Queries, to: &mut Averages, scratch: 
     }
 }
 
-/// The largest exponent among scales of values that are not zero.
-#[inline(always)]
-fn top_exponent(cache: &HeadCache, positions: Range<usize>) -> i8 {
-    let (m, e) = (&cache.value_m[positions.clone()], &cache.value_e[positions]);
-    m.iter().zip(e).fold(-100, |top, (&m, &e)| if m == 0 { top } else { top.max(e) })
-}
-
 /// Logits of `N` heads at whole eights of positions.
 #[target_feature(enable = "avx2")]
 unsafe fn scores<const N: usize>(
@@ -98,24 +91,26 @@ unsafe fn scores<const N: usize>(
     // SAFETY: the positions are whole eights inside the cache; `q` has N heads.
     unsafe {
         let ones = _mm256_set1_epi16(1);
-        for (i, j) in positions.step_by(KEYS_ABREAST).enumerate() {
-            let keys = cache.keys.as_ptr().add(j * head).cast::<__m256i>();
-            let mut dots = [_mm256_setzero_si256(); N];
-            for w in 0..words {
-                let key = _mm256_loadu_si256(keys.add(w));
-                let size = _mm256_abs_epi8(key);
-                for n in 0..N {
-                    let four = q.add(n * head + 4 * w).cast::<i32>().read_unaligned();
-                    let x = _mm256_sign_epi8(_mm256_set1_epi32(four), key);
-                    let pairs = _mm256_maddubs_epi16(size, x);
-                    dots[n] = _mm256_add_epi32(dots[n], _mm256_madd_epi16(pairs, ones));
+        for Stretch { page, inside, before } in cache.stretches(positions) {
+            for at in inside.clone().step_by(KEYS_ABREAST) {
+                let keys = page.keys.as_ptr().add(at * head).cast::<__m256i>();
+                let mut dots = [_mm256_setzero_si256(); N];
+                for w in 0..words {
+                    let key = _mm256_loadu_si256(keys.add(w));
+                    let size = _mm256_abs_epi8(key);
+                    for n in 0..N {
+                        let four = q.add(n * head + 4 * w).cast::<i32>().read_unaligned();
+                        let x = _mm256_sign_epi8(_mm256_set1_epi32(four), key);
+                        let pairs = _mm256_maddubs_epi16(size, x);
+                        dots[n] = _mm256_add_epi32(dots[n], _mm256_madd_epi16(pairs, ones));
+                    }
                 }
-            }
-            let m = _mm256_cvtepi16_epi32(_mm_loadu_si128(cache.key_m.as_ptr().add(j).cast()));
-            let e = _mm256_cvtepi8_epi32(_mm_loadl_epi64(cache.key_e.as_ptr().add(j).cast()));
-            for n in 0..N {
-                let to = logits.as_mut_ptr().add(n * count + i * KEYS_ABREAST);
-                _mm256_storeu_si256(to.cast(), logit(dots[n], factors[n], m, e));
+                let m = _mm256_cvtepi16_epi32(_mm_loadu_si128(page.key_m.as_ptr().add(at).cast()));
+                let e = _mm256_cvtepi8_epi32(_mm_loadl_epi64(page.key_e.as_ptr().add(at).cast()));
+                for n in 0..N {
+                    let to = logits.as_mut_ptr().add(n * count + before + at - inside.start);
+                    _mm256_storeu_si256(to.cast(), logit(dots[n], factors[n], m, e));
+                }
             }
         }
     }
@@ -175,28 +170,32 @@ unsafe fn weights(
         let largest = _mm256_set1_epi32(largest);
         let twelve = _mm256_set1_epi32(0xfff);
         let mut sums = [_mm256_setzero_si256(); 2];
-        for i in (0..logits.len()).step_by(KEYS_ABREAST) {
-            let l = _mm256_loadu_si256(logits.as_ptr().add(i).cast());
-            let mut p = exp2_negative(_mm256_sub_epi32(largest, l));
-            if i < own.start || i + KEYS_ABREAST > own.end {
-                p = _mm256_and_si256(p, inside(i, own));
+        for Stretch { page, inside, before } in cache.stretches(begin..begin + logits.len()) {
+            for at in inside.clone().step_by(KEYS_ABREAST) {
+                let i = before + at - inside.start;
+                let l = _mm256_loadu_si256(logits.as_ptr().add(i).cast());
+                let mut p = exp2_negative(_mm256_sub_epi32(largest, l));
+                if i < own.start || i + KEYS_ABREAST > own.end {
+                    p = _mm256_and_si256(p, lanes_of(i, own));
+                }
+                sums[0] = _mm256_add_epi32(sums[0], _mm256_and_si256(p, twelve));
+                sums[1] = _mm256_add_epi32(sums[1], _mm256_srli_epi32(p, 12));
+                let m =
+                    _mm256_cvtepi16_epi32(_mm_loadu_si128(page.value_m.as_ptr().add(at).cast()));
+                let e = _mm256_cvtepi8_epi32(_mm_loadl_epi64(page.value_e.as_ptr().add(at).cast()));
+                // Negative only where the mantissa or the probability is 0; such lanes shift to 0.
+                let down = _mm256_sub_epi32(_mm256_set1_epi32(top.into()), e);
+                let p = _mm256_srlv_epi32(p, down);
+                let upper = _mm256_mullo_epi32(_mm256_srli_epi32(p, 12), m);
+                let lower = _mm256_mullo_epi32(_mm256_and_si256(p, twelve), m);
+                let sum = _mm256_add_epi32(upper, _mm256_srli_epi32(lower, 12));
+                let w = _mm256_srli_epi32(sum, 3);
+                let both =
+                    _mm256_packus_epi32(_mm256_srli_epi32(w, 12), _mm256_and_si256(w, twelve));
+                let both = _mm256_permute4x64_epi64(both, 0b1101_1000);
+                _mm_storeu_si128(high.as_mut_ptr().add(i).cast(), _mm256_castsi256_si128(both));
+                _mm_storeu_si128(low.as_mut_ptr().add(i).cast(), _mm256_extracti128_si256(both, 1));
             }
-            sums[0] = _mm256_add_epi32(sums[0], _mm256_and_si256(p, twelve));
-            sums[1] = _mm256_add_epi32(sums[1], _mm256_srli_epi32(p, 12));
-            let j = begin + i;
-            let m = _mm256_cvtepi16_epi32(_mm_loadu_si128(cache.value_m.as_ptr().add(j).cast()));
-            let e = _mm256_cvtepi8_epi32(_mm_loadl_epi64(cache.value_e.as_ptr().add(j).cast()));
-            // Negative only where the mantissa or the probability is 0; such lanes shift to 0.
-            let down = _mm256_sub_epi32(_mm256_set1_epi32(top.into()), e);
-            let p = _mm256_srlv_epi32(p, down);
-            let upper = _mm256_mullo_epi32(_mm256_srli_epi32(p, 12), m);
-            let lower = _mm256_mullo_epi32(_mm256_and_si256(p, twelve), m);
-            let sum = _mm256_add_epi32(upper, _mm256_srli_epi32(lower, 12));
-            let w = _mm256_srli_epi32(sum, 3);
-            let both = _mm256_packus_epi32(_mm256_srli_epi32(w, 12), _mm256_and_si256(w, twelve));
-            let both = _mm256_permute4x64_epi64(both, 0b1101_1000);
-            _mm_storeu_si128(high.as_mut_ptr().add(i).cast(), _mm256_castsi256_si128(both));
-            _mm_storeu_si128(low.as_mut_ptr().add(i).cast(), _mm256_extracti128_si256(both, 1));
         }
         lanes(sums[0]) + (lanes(sums[1]) << 12)
     }
@@ -204,7 +203,7 @@ unsafe fn weights(
 
 /// All ones in the lanes of positions `i..i + 8` that are in `own`.
 #[inline(always)]
-unsafe fn inside(i: usize, own: &Range<usize>) -> __m256i {
+unsafe fn lanes_of(i: usize, own: &Range<usize>) -> __m256i {
     let lanes: [i32; 8] = std::array::from_fn(|n| if own.contains(&(i + n)) { -1 } else { 0 });
     // SAFETY: AVX2, by the callers' promise.
     unsafe { _mm256_loadu_si256(lanes.as_ptr().cast()) }
@@ -259,19 +258,23 @@ unsafe fn values<const N: usize>(
             for d in (0..head).step_by(16) {
                 let zero = _mm256_setzero_si256();
                 let (mut upper, mut lower) = ([[zero; 2]; N], [[zero; 2]; N]);
-                for i in (start..end).step_by(2) {
-                    let at = cache.values.as_ptr().add((begin + i) * head + 2 * d);
-                    let v = [
-                        _mm256_cvtepi8_epi16(_mm_loadu_si128(at.cast())),
-                        _mm256_cvtepi8_epi16(_mm_loadu_si128(at.add(16).cast())),
-                    ];
-                    for n in 0..N {
-                        let (h, l) = (two(high, n * count + i), two(low, n * count + i));
-                        for x in 0..2 {
-                            let product = _mm256_madd_epi16(v[x], h);
-                            upper[n][x] = _mm256_add_epi32(upper[n][x], product);
-                            let product = _mm256_madd_epi16(v[x], l);
-                            lower[n][x] = _mm256_add_epi32(lower[n][x], product);
+                for Stretch { page, inside, before } in cache.stretches(begin + start..begin + end)
+                {
+                    for at in inside.clone().step_by(2) {
+                        let i = start + before + at - inside.start;
+                        let at = page.values.as_ptr().add(at * head + 2 * d);
+                        let v = [
+                            _mm256_cvtepi8_epi16(_mm_loadu_si128(at.cast())),
+                            _mm256_cvtepi8_epi16(_mm_loadu_si128(at.add(16).cast())),
+                        ];
+                        for n in 0..N {
+                            let (h, l) = (two(high, n * count + i), two(low, n * count + i));
+                            for x in 0..2 {
+                                let product = _mm256_madd_epi16(v[x], h);
+                                upper[n][x] = _mm256_add_epi32(upper[n][x], product);
+                                let product = _mm256_madd_epi16(v[x], l);
+                                lower[n][x] = _mm256_add_epi32(lower[n][x], product);
+                            }
                         }
                     }
                 }

@@ -180,7 +180,7 @@ unsafe fn join(x: __m256i) -> __m256i {
     unsafe { _mm256_madd_epi16(x, _mm256_set1_epi16(1)) }
 }
 
-/// The sums of a tile with tokens `first..first + N`.
+/// The sums of a tile with tokens `first..first + N`; minima only where the type has them.
 ///
 /// # Safety
 /// AVX2; `blocks` blocks exist in the source and in each of the tokens.
@@ -190,7 +190,8 @@ pub unsafe fn of<S: Source, const N: usize>(
     blocks: usize,
     x: &Activations,
     first: usize,
-) -> [Sums; N] {
+    sums: &mut [Sums; N],
+) {
     let mut v = [Vector::new(x, first); N];
     for n in 1..N {
         v[n] = Vector::new(x, first + n);
@@ -205,8 +206,6 @@ pub unsafe fn of<S: Source, const N: usize>(
             Family::Half => half::<S, N>(source, blocks, &v),
             Family::Wide => wide::<S, N>(source, blocks, &v),
         };
-        let mut sums =
-            [Sums { dot: [_mm256_setzero_si256(); 2], min: [_mm256_setzero_si256(); 2] }; N];
         for n in 0..N {
             sums[n].dot = dots[n];
         }
@@ -216,7 +215,6 @@ pub unsafe fn of<S: Source, const N: usize>(
                 sums[n].min = mins[n].total();
             }
         }
-        sums
     }
 }
 

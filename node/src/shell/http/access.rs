@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use axum::http::{HeaderMap, Method, StatusCode};
 
-use crate::shell::sequence::Outcome;
+use crate::shell::ask::Outcome;
 
 /// Bytes of a path that are logged.
 const PATH_LOGGED_MAX: usize = 128;

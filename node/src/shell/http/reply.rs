@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::shell::sequence::Outcome;
+use crate::shell::ask::Outcome;
 
 /// Answers of the same fingerprint and seed have the same bits.
 const FINGERPRINT: &str = concat!("cadencia-", env!("CARGO_PKG_VERSION"), "-int8x-v1");
@@ -174,6 +174,9 @@ mod tests {
             kept: 4,
             tokens: vec![1, 2, 3],
             finish: Finish::Stop,
+            queue_time: Duration::ZERO,
+            drafted: 0,
+            accepted: 0,
             prompt_time: Duration::from_millis(500),
             answer_time: Duration::from_millis(100),
         }

@@ -14,10 +14,10 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use crate::house::Finish;
+use crate::shell::ask::{AnswerError, Ask, EndTokens, Goal, Heard, Manner, Outcome, Owner};
 use crate::shell::line::{Event, Place, Turned};
-use crate::shell::sequence::{AnswerError, Ask, Heard, Outcome};
 use crate::shell::speaker::{SpeechError, unix_now};
-use crate::shell::worker::Serving;
+use crate::shell::worker::{Served, Serving};
 
 use super::Api;
 use super::access::{Access, random};
@@ -41,14 +41,14 @@ pub async fn respond(api: &Api, route: Route, request: Request) -> Result<Respon
     let (parts, body) = request.into_parts();
     let access = parts.extensions.get::<Arc<Access>>().expect("each request is recorded").clone();
     let body = read(api, body).await?;
-    let serving = api.serving()?;
+    let served = api.served()?;
     api.line.check().map_err(turned)?;
     let wanted = match route {
         Route::Chat => Wanted::chat(&body.bytes, random())?,
         Route::Completion => Wanted::completion(&body.bytes, random())?,
     };
     drop(body);
-    check_model(wanted.model.as_deref(), &serving)?;
+    let (model, serving) = find(&served, wanted.model.as_deref())?;
     let reply = Reply {
         route,
         id: access.id().to_string(),
@@ -57,8 +57,9 @@ pub async fn respond(api: &Api, route: Route, request: Request) -> Result<Respon
         usage: wanted.options.delivery == Delivery::StreamWithUsage,
     };
     let delivery = wanted.options.delivery;
-    let ask = ask(api, &serving, wanted).await?;
-    let mut place = api.line.join(ask).map_err(turned)?;
+    let ask = ask(api, model, serving, wanted).await?;
+    let mut places = api.line.join(vec![ask]).map_err(turned)?;
+    let mut place = places.remove(0);
     tracing::debug!(id = access.id(), "joined the line");
     begin(&mut place).await?;
     match delivery {
@@ -126,20 +127,25 @@ fn large() -> Fault {
     Fault::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
 }
 
-fn check_model(asked: Option<&str>, serving: &Serving) -> Result<(), Fault> {
-    let name = serving.speaker.name();
-    match asked {
-        Some(asked) if asked != name && asked != serving.speaker.model().summary().name => {
-            let message = format!("the model {} is not served here; {name:?} is", quoted(asked));
-            let fault = Fault::new(StatusCode::NOT_FOUND, "model_not_found", message);
-            Err(fault.about("model"))
-        }
-        _ => Ok(()),
-    }
+/// The model that a request names, and its place; the first where it names none.
+fn find<'a>(served: &'a Served, asked: Option<&str>) -> Result<(usize, &'a Arc<Serving>), Fault> {
+    served.find(asked).ok_or_else(|| {
+        let message = format!(
+            "the model {} is not served here; {} is",
+            quoted(asked.unwrap_or_default()),
+            served.names().join(", ")
+        );
+        Fault::new(StatusCode::NOT_FOUND, "model_not_found", message).about("model")
+    })
 }
 
 /// Turns what is wanted into tokens, and refuses what does not fit.
-async fn ask(api: &Api, serving: &Arc<Serving>, wanted: Wanted) -> Result<Ask, Fault> {
+async fn ask(
+    api: &Api,
+    model: usize,
+    serving: &Arc<Serving>,
+    wanted: Wanted,
+) -> Result<Ask, Fault> {
     let param = if matches!(wanted.input, Input::Chat(_)) { "messages" } else { "prompt" };
     let options = wanted.options;
     let permit = api.readers.clone().acquire_owned().await.expect("it is never closed");
@@ -172,12 +178,16 @@ async fn ask(api: &Api, serving: &Arc<Serving>, wanted: Wanted) -> Result<Ask, F
         let message = format!("token {token} is outside the vocabulary of {vocabulary}");
         return Err(Fault::field(param, message));
     }
-    let ask = Ask {
-        prompt,
+    let manner = Manner {
         tokens_max: options.tokens_max.unwrap_or(usize::MAX),
         stops: options.stops,
+        stop_tokens: Vec::new(),
+        end: EndTokens::End,
+        shown_specials: Vec::new(),
         sampler: options.sampler,
+        log_probs: None,
     };
+    let ask = Ask { model, owner: Owner::default(), prompt, goal: Goal::Answer(Box::new(manner)) };
     ask.check(serving.context).map_err(|error| match error {
         AnswerError::Long { .. } => {
             let code = "context_length_exceeded";
@@ -227,8 +237,8 @@ async fn whole(mut place: Place, reply: &Reply, access: &Access) -> Result<Respo
     let mut text = String::new();
     loop {
         match place.event().await {
-            Some(Event::Begun | Event::Heard(Heard::Prompt { .. })) => {}
-            Some(Event::Heard(Heard::Text(more))) => text.push_str(&more),
+            Some(Event::Begun | Event::Heard(Heard::Prompt { .. } | Heard::Embedding(_))) => {}
+            Some(Event::Heard(Heard::Shown(more))) => text.push_str(&more.text),
             Some(Event::Done(outcome)) => {
                 access.outcome(outcome.clone());
                 check_finish(&outcome)?;
@@ -298,10 +308,10 @@ impl Growing {
 
     fn take(&mut self, event: Option<Event>) {
         match event {
-            Some(Event::Begun | Event::Heard(Heard::Prompt { .. })) => {}
-            Some(Event::Heard(Heard::Text(text))) if text.is_empty() => {}
-            Some(Event::Heard(Heard::Text(text))) => {
-                self.ready.push_back(sse(&self.reply.text(&text)));
+            Some(Event::Begun | Event::Heard(Heard::Prompt { .. } | Heard::Embedding(_))) => {}
+            Some(Event::Heard(Heard::Shown(shown))) if shown.text.is_empty() => {}
+            Some(Event::Heard(Heard::Shown(shown))) => {
+                self.ready.push_back(sse(&self.reply.text(&shown.text)));
             }
             Some(Event::Done(outcome)) => {
                 self.access.outcome(outcome.clone());

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use compute::engine::Session;
+use compute::engine::{Feed, Session, Wanted, step};
 use serde_json::{Value, json};
 
 use super::{load, megabytes};
@@ -34,7 +34,9 @@ pub fn bench(flags: &Bench, settings: &Settings) -> Result<ExitCode> {
     );
 
     let mut first_ms = None;
+    let users = flags.users.unwrap_or(0) as usize;
     let (mut prefill, mut decode, mut deep) = (Vec::new(), Vec::new(), Vec::new());
+    let mut together = Vec::new();
     let rounds = flags.repetitions;
     let mut progress = Progress::new("measuring", Unit::Tokens);
     for round in 0..rounds {
@@ -44,6 +46,9 @@ pub fn bench(flags: &Bench, settings: &Settings) -> Result<ExitCode> {
         decode.push(tokens as f64 / time_decode(&speaker, 1, tokens)?);
         if depth > 0 {
             deep.push(tokens as f64 / time_decode(&speaker, depth, tokens)?);
+        }
+        if users > 0 {
+            together.push((users * tokens) as f64 / time_together(&speaker, users, tokens)?);
         }
         let done = u64::from(round + 1) * (prompt + tokens) as u64;
         progress.set(done, u64::from(rounds) * (prompt + tokens) as u64);
@@ -84,6 +89,12 @@ pub fn bench(flags: &Bench, settings: &Settings) -> Result<ExitCode> {
         value["decode_at_depth_tps"] = json!(deep.best);
         value["decode_at_depth_tps_median"] = json!(deep.median);
     }
+    if users > 0 {
+        let together = Speeds::of(together);
+        value["users"] = json!(users);
+        value["decode_together_tps"] = json!(together.best);
+        value["decode_together_tps_median"] = json!(together.median);
+    }
     let text = if flags.json { value.to_string() } else { report(&value) };
     writeln!(std::io::stdout(), "{}", text.trim_end())?;
     Ok(ExitCode::SUCCESS)
@@ -106,6 +117,26 @@ fn time_decode(speaker: &Speaker, depth: usize, count: usize) -> Result<f64> {
     let start = Instant::now();
     for token in &tokens[depth..] {
         session.logits(&[*token])?;
+    }
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// How long it takes to decode `count` tokens of each of `users` sequences together, seconds.
+fn time_together(speaker: &Speaker, users: usize, count: usize) -> Result<f64> {
+    let tokens = tokens(speaker, users + count);
+    let mut sessions: Vec<Session> =
+        (0..users).map(|_| speaker.model().session(count + 1)).collect();
+    for (user, session) in sessions.iter_mut().enumerate() {
+        session.feed(&tokens[user..=user])?;
+    }
+    let start = Instant::now();
+    for n in 0..count {
+        let feed = |(user, session)| {
+            let tokens = &tokens[user + n..=user + n];
+            Feed { session, tokens, wanted: Wanted::Last }
+        };
+        let mut feeds: Vec<Feed> = sessions.iter_mut().enumerate().map(feed).collect();
+        step(&mut feeds, &mut |_, _, _| {})?;
     }
     Ok(start.elapsed().as_secs_f64())
 }
@@ -177,6 +208,14 @@ fn report(value: &Value) -> String {
             value["depth"],
             number("decode_at_depth_tps"),
             number("decode_at_depth_tps_median"),
+        );
+    }
+    if value.get("users").is_some() {
+        text += &format!(
+            "decode for {} users together: {:.1} tokens/s (median {:.1})\n",
+            value["users"],
+            number("decode_together_tps"),
+            number("decode_together_tps_median"),
         );
     }
     text + &format!(

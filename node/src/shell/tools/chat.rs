@@ -15,8 +15,9 @@ use super::generate::{sampler, timing_line};
 use super::load;
 use crate::house::Finish;
 use crate::shell::args::Chat;
+use crate::shell::ask::{Ask, Goal, Heard, Manner, Outcome, Owner};
 use crate::shell::progress::{Progress, Unit};
-use crate::shell::sequence::{Ask, Heard, Outcome, Sequence};
+use crate::shell::sequence::Sequence;
 use crate::shell::settings::Settings;
 use crate::shell::speaker::{Speaker, message, unix_now};
 
@@ -189,11 +190,12 @@ impl<'a> Talk<'a> {
                         progress.set(done as u64, whole as u64);
                     }
                 }
-                Heard::Text(more) => {
+                Heard::Shown(more) => {
                     progress = None;
-                    text.push_str(&more);
-                    failure = failure.take().or(show(&more).err());
+                    text.push_str(&more.text);
+                    failure = failure.take().or(show(&more.text).err());
                 }
+                Heard::Embedding(_) => {}
             },
         )?;
         self.interrupt.end();
@@ -225,12 +227,9 @@ impl<'a> Talk<'a> {
         if dropped > 0 {
             eprintln!("[the context is full: the oldest {dropped} turns are forgotten]");
         }
-        let ask = Ask {
-            prompt,
-            tokens_max: self.flags.tokens.map_or(usize::MAX, |n| n as usize),
-            stops: Vec::new(),
-            sampler: sampler(&self.flags.sampling)?,
-        };
+        let mut manner = Manner::plain(sampler(&self.flags.sampling)?);
+        manner.tokens_max = self.flags.tokens.map_or(usize::MAX, |n| n as usize);
+        let ask = Ask { model: 0, owner: Owner::default(), prompt, goal: Goal::Answer(manner) };
         ask.check(self.context)?;
         Ok(ask)
     }

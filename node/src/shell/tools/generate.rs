@@ -12,10 +12,11 @@ use serde_json::json;
 use super::{load, read_text};
 use crate::shell::Usage;
 use crate::shell::args::{Generate, SamplingFlags};
+use crate::shell::ask::{Ask, Goal, Heard, Manner, Outcome, Owner};
 use crate::shell::http::{random, timings};
 use crate::shell::machine;
 use crate::shell::progress::{Progress, Unit};
-use crate::shell::sequence::{Ask, Heard, Outcome, Sequence};
+use crate::shell::sequence::Sequence;
 use crate::shell::settings::Settings;
 use crate::shell::speaker;
 
@@ -41,7 +42,11 @@ pub fn generate(flags: &Generate, settings: &Settings) -> Result<ExitCode> {
     let memory = machine::memory_available();
     speaker::context(Some(context), context, summary.kv_bytes_per_token, memory)?;
 
-    let ask = Ask { prompt: prompt.clone(), tokens_max, stops: flags.stop.clone(), sampler };
+    let mut manner = Manner::plain(sampler);
+    manner.tokens_max = tokens_max;
+    manner.stops = flags.stop.clone();
+    let goal = Goal::Answer(manner);
+    let ask = Ask { model: 0, owner: Owner::default(), prompt: prompt.clone(), goal };
     let printer = RefCell::new(Printer::new(flags.json));
     let outcome = Sequence::new(speaker.model(), context).answer(
         ask,
@@ -108,11 +113,12 @@ impl Printer {
                     progress.set(done as u64, whole as u64);
                 }
             }
-            Heard::Text(text) => {
+            Heard::Shown(shown) => {
                 self.progress = None;
-                self.text.push_str(&text);
-                self.show(&text);
+                self.text.push_str(&shown.text);
+                self.show(&shown.text);
             }
+            Heard::Embedding(_) => {}
         }
     }
 
