@@ -11,7 +11,7 @@ use compute::gguf::{Gguf, GgufError, TensorType};
 use serde::Serialize;
 use thiserror::Error;
 
-use super::pull::{PARTS_MAX, Part};
+use super::pull::{PARTS_MAX, SplitPart};
 use super::settings::CONTEXT_DEFAULT;
 
 /// Files looked at in one folder; a folder with more is no models folder.
@@ -163,7 +163,7 @@ pub fn files_of(name: &str, folders: &[PathBuf]) -> Result<Vec<PathBuf>, FindErr
     let first = list(folders).into_iter().find(|path| self::name(path) == wanted);
     let unknown = || FindError::Unknown { name: name.into(), known: known(folders) };
     let first = first.ok_or_else(unknown)?;
-    let Some(part) = Part::of(wanted) else { return Ok(vec![first]) };
+    let Some(part) = SplitPart::of(wanted) else { return Ok(vec![first]) };
     let others = (2..=part.count.min(PARTS_MAX)).map(|n| first.with_file_name(part.file(n)));
     let others: Vec<_> = others.filter(|path| path.is_file()).collect();
     Ok(std::iter::once(first).chain(others).collect())
@@ -214,7 +214,7 @@ fn inside(file: &Path, folder: &Path) -> Result<PathBuf, FindError> {
 
 /// Whether a name such as `big-00002-of-00003` is a part other than the first.
 fn is_later_part(name: &str) -> bool {
-    Part::of(name).is_some_and(|part| part.number != 1)
+    SplitPart::of(name).is_some_and(|part| part.number != 1)
 }
 
 /// A sentence that says which models `folders` hold.

@@ -35,7 +35,7 @@ use sha2::{Digest as _, Sha256};
 
 pub use digest::Digest;
 pub use error::PullError;
-pub use names::{ModelName, PARTS_MAX, Part};
+pub use names::{ModelName, PARTS_MAX, SplitPart};
 pub use source::{Source, SourceError};
 
 use self::fetch::{Item, Limits, Meter, Origin, fetch};
@@ -115,15 +115,14 @@ pub fn pull(wish: &Wish, folder: &Path, tell: &dyn Fn(String)) -> Result<Pulled,
     std::fs::create_dir_all(folder)
         .map_err(|source| PullError::Disk { path: folder.into(), source })?;
     let stage = Stage::open(folder, first)?;
-    room(&items, &stage.path, wish.keep_free)?;
     let whole = items.iter().try_fold(0u64, |sum, item| sum.checked_add(item.bytes?));
     let mut meter = Meter::new(whole);
-    for (n, item) in items.iter().enumerate() {
-        // Others write to this disk, too.
-        let room = room(&items[n..], &stage.path, wish.keep_free)?;
-        fetch(&web, item, &stage.path, Limits { tries: wish.tries, room }, &mut meter)?;
-    }
+    let outcome = fetch_all(&items, wish, &web, &stage, &mut meter);
     drop(meter);
+    if let Err(error) = outcome {
+        stage.leave(&items);
+        return Err(error);
+    }
     let model = match Gguf::open(&stage.path.join(first)) {
         Ok(model) => model,
         Err(source) => {
@@ -136,6 +135,22 @@ pub fn pull(wish: &Wish, folder: &Path, tell: &dyn Fn(String)) -> Result<Pulled,
     publish(&items, &stage.path, folder)?;
     stage.clear();
     Ok(Pulled { name: stem(first), path, was_here: false, unrunnable })
+}
+
+/// Brings all files into the stage.
+fn fetch_all(
+    items: &[Item],
+    wish: &Wish,
+    web: &Web,
+    stage: &Stage,
+    meter: &mut Meter,
+) -> Result<(), PullError> {
+    for n in 0..items.len() {
+        // Seen anew for each file: others write to this disk, too.
+        let room = room(&items[n..], &stage.path, wish.keep_free)?;
+        fetch(web, &items[n], &stage.path, Limits { tries: wish.tries, room }, meter)?;
+    }
+    Ok(())
 }
 
 /// The files that are wanted, first to last.
@@ -199,7 +214,7 @@ fn siblings(
         let (origin, bytes) = place(other)?;
         Ok(Item { origin, file: file.into(), bytes, sha256: None })
     };
-    let Some(part) = Part::of(name) else { return Ok(vec![item(name, None)?]) };
+    let Some(part) = SplitPart::of(name) else { return Ok(vec![item(name, None)?]) };
     if part.number != 1 || part.count > PARTS_MAX {
         return Err(PullError::NotFirst { count: part.count, first: part.file(1) });
     }
@@ -213,12 +228,12 @@ fn siblings(
 /// Gives the files the names that they will have here.
 fn rename(items: &mut [Item], wanted: Option<&ModelName>) -> Result<(), PullError> {
     let count = items.len() as u32;
-    let base = match (wanted, Part::of(&items[0].file)) {
+    let base = match (wanted, SplitPart::of(&items[0].file)) {
         (Some(name), _) => name.clone(),
         (None, Some(part)) => ModelName::parse(&part.base)?,
         (None, None) => ModelName::parse(&items[0].file)?,
     };
-    if count == 1 && Part::of(base.as_str()).is_some_and(|part| part.count > 1) {
+    if count == 1 && SplitPart::of(base.as_str()).is_some_and(|part| part.count > 1) {
         return Err(PullError::LooksSplit { name: base.as_str().into() });
     }
     for (number, item) in (1..).zip(items) {
@@ -327,6 +342,13 @@ impl Stage {
             Ok(()) => Ok(Self { path, lock }),
             Err(TryLockError::WouldBlock) => Err(PullError::Busy { name: stem(first) }),
             Err(TryLockError::Error(source)) => Err(disk(source)),
+        }
+    }
+
+    /// Keeps what has come of `items` for the next try; an empty stage is removed.
+    fn leave(self, items: &[Item]) {
+        if items.iter().all(|item| part::bytes_here(&self.path, &item.file) == 0) {
+            self.clear();
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-use super::names::{PARTS_MAX, Part};
+use super::names::{PARTS_MAX, SplitPart};
 use super::source::Wanted;
 
 /// Mixtures of weight types from what suits most people downwards: good text from little memory,
@@ -83,8 +83,8 @@ pub fn choose(paths: &[String], wanted: &Wanted) -> Result<Vec<String>, ChoiceEr
 fn models(paths: &[String]) -> BTreeMap<String, Vec<String>> {
     let mut models: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for path in paths.iter().filter(|path| path.ends_with(".gguf") && !is_companion(path)) {
-        let key =
-            Part::of(path).map_or(path.clone(), |part| format!("{}/{}", part.base, part.count));
+        let key = SplitPart::of(path)
+            .map_or(path.clone(), |part| format!("{}/{}", part.base, part.count));
         models.entry(key).or_default().push(path.clone());
     }
     models.values_mut().for_each(|files| files.sort());
@@ -119,7 +119,7 @@ fn names_mixture(path: &str, mixture: &str) -> bool {
 
 /// The files of a model if none is missing.
 fn complete(files: &[String]) -> Result<Vec<String>, ChoiceError> {
-    let Some(part) = Part::of(&files[0]) else { return Ok(files.to_vec()) };
+    let Some(part) = SplitPart::of(&files[0]) else { return Ok(files.to_vec()) };
     if part.count > PARTS_MAX {
         return Err(ChoiceError::Parts { count: part.count });
     }

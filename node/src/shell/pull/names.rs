@@ -54,7 +54,7 @@ impl ModelName {
 
 /// Which file of a split model a name such as `big-00002-of-00003` stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct SplitPart {
     /// What comes before the numbers.
     pub base: String,
     /// Which part, from 1.
@@ -63,7 +63,7 @@ pub struct Part {
     pub count: u32,
 }
 
-impl Part {
+impl SplitPart {
     /// From a file name with or without `.gguf`; `None` if it is no part of a split model.
     pub fn of(name: &str) -> Option<Self> {
         let stem = name.strip_suffix(ENDING).unwrap_or(name);
@@ -135,11 +135,11 @@ mod tests {
 
     #[test]
     fn parts_are_told_from_whole_files() {
-        let part = Part::of("big-Q4-00002-of-00003.gguf").unwrap();
+        let part = SplitPart::of("big-Q4-00002-of-00003.gguf").unwrap();
         assert_eq!((part.base.as_str(), part.number, part.count), ("big-Q4", 2, 3));
         assert_eq!(part.file(1), "big-Q4-00001-of-00003.gguf");
         for whole in ["a.gguf", "a-1-of-2", "a-00004-of-00003", "a-00000-of-00002", "-of-"] {
-            assert_eq!(Part::of(whole), None, "{whole}");
+            assert_eq!(SplitPart::of(whole), None, "{whole}");
         }
         assert_eq!(file("a", 1, 1), "a.gguf");
     }

@@ -3,12 +3,16 @@
 //! **Invariant:** every hop of a redirect is an [`Address`], and a token is shown only to the place
 //! that it is for.
 
-use std::io::Read;
+use std::cell::OnceCell;
+use std::io::{ErrorKind, Read};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use thiserror::Error;
+use ureq::config::ConfigBuilder;
 use ureq::http::{HeaderMap, Response, header};
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::typestate::AgentScope;
 use ureq::{Agent, Body, BodyReader};
 
 use super::address::{Address, AddressError};
@@ -41,6 +45,17 @@ pub enum WebError {
         /// What the system or TLS said.
         message: String,
     },
+    /// There is no connection that nobody else can read.
+    #[error(
+        "no safe connection to {host}: {message}; if a proxy stands between, let this system trust \
+         its certificate (SSL_CERT_FILE names a file of those that are trusted)"
+    )]
+    Untrusted {
+        /// Who was to be reached.
+        host: String,
+        /// What TLS said.
+        message: String,
+    },
     /// The connection broke.
     #[error("{host} hung up: {message}")]
     HungUp {
@@ -61,8 +76,8 @@ pub enum WebError {
     },
     /// The server wants to know who asks.
     #[error(
-        "{host} answers {status}: it wants a token, or one with more rights; for Hugging Face, set \
-         HF_TOKEN, and accept the model's terms on its page"
+        "{host} answers {status}: there is no such thing, or it wants a token for it; for Hugging \
+         Face check the name, accept the model's terms on its page, and set HF_TOKEN"
     )]
     Forbidden {
         /// The server.
@@ -149,7 +164,9 @@ pub struct Rest<'a> {
 /// A client.
 #[derive(Debug)]
 pub struct Web {
-    far: Agent,
+    /// For the rest of the world. Made when it is first needed, since reading the certificates
+    /// that the system trusts takes a while.
+    far: OnceCell<Agent>,
     /// For this machine, which no proxy stands before.
     near: Agent,
     patience: Duration,
@@ -172,22 +189,18 @@ pub struct Download {
 impl Web {
     /// A client that waits `patience` for each connection and each silence.
     pub fn new(patience: Duration) -> Self {
-        let settings = || {
-            Agent::config_builder()
-                .user_agent(concat!("cadencia/", env!("CARGO_PKG_VERSION")))
-                // Files come as they are: parts of a compressed stream could not be continued.
-                .accept_encoding("identity")
-                .http_status_as_error(false)
-                .max_redirects(0)
-                .max_redirects_will_error(false)
-                .timeout_resolve(Some(patience))
-                .timeout_connect(Some(patience))
-                .timeout_send_request(Some(patience))
-                .timeout_recv_response(Some(patience))
-                .timeout_per_read(Some(patience))
-        };
-        let near = settings().proxy(None).build().new_agent();
-        Self { far: settings().build().new_agent(), near, patience }
+        let near = settings(patience).proxy(None).build().new_agent();
+        Self { far: OnceCell::new(), near, patience }
+    }
+
+    fn agent(&self, place: &Address) -> &Agent {
+        if place.is_loopback() {
+            return &self.near;
+        }
+        self.far.get_or_init(|| {
+            let trusted = TlsConfig::builder().root_certs(trusted()).build();
+            settings(self.patience).tls_config(trusted).build().new_agent()
+        })
     }
 
     /// An answer in JSON of at most `bytes_max`.
@@ -278,8 +291,7 @@ impl Web {
     ) -> Result<(Address, Response<Body>), WebError> {
         let mut place = address.clone();
         for _ in 0..=HOPS_MAX {
-            let agent = if place.is_loopback() { &self.near } else { &self.far };
-            let mut request = agent.get(place.uri().clone());
+            let mut request = self.agent(&place).get(place.uri().clone());
             for (name, value) in headers {
                 request = request.header(name, value);
             }
@@ -314,6 +326,29 @@ impl Download {
     pub fn host(&self) -> &str {
         &self.host
     }
+}
+
+fn settings(patience: Duration) -> ConfigBuilder<AgentScope> {
+    Agent::config_builder()
+        .user_agent(concat!("cadencia/", env!("CARGO_PKG_VERSION")))
+        // Files come as they are: parts of a compressed stream could not be continued.
+        .accept_encoding("identity")
+        .http_status_as_error(false)
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .timeout_resolve(Some(patience))
+        .timeout_connect(Some(patience))
+        .timeout_send_request(Some(patience))
+        .timeout_recv_response(Some(patience))
+        .timeout_per_read(Some(patience))
+}
+
+/// The certificates that this system trusts, or `SSL_CERT_FILE` names; where there are none, as in
+/// a bare container, those that Mozilla trusts.
+fn trusted() -> RootCerts {
+    let found = rustls_native_certs::load_native_certs().certs;
+    let certs: Vec<_> = found.iter().map(|der| Certificate::from_der(der).to_owned()).collect();
+    if certs.is_empty() { RootCerts::WebPki } else { RootCerts::new_with_certs(&certs) }
 }
 
 /// A header's text.
@@ -363,9 +398,14 @@ fn unreached(host: &str, patience: Duration, error: ureq::Error) -> WebError {
         ureq::Error::LargeResponseHeader(..) => {
             WebError::Unsound { host, message: "its header is too large".into() }
         }
-        ureq::Error::Io(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+        // What TLS refuses comes as data that makes no sense.
+        ureq::Error::Io(error) if error.kind() == ErrorKind::InvalidData => {
+            WebError::Untrusted { host, message: error.to_string() }
+        }
+        ureq::Error::Io(error) if error.kind() == ErrorKind::UnexpectedEof => {
             WebError::HungUp { host, message: error.to_string() }
         }
+        ureq::Error::Io(error) => WebError::Unreachable { host, message: error.to_string() },
         error => WebError::Unreachable { host, message: error.to_string() },
     }
 }
