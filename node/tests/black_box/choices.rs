@@ -105,7 +105,7 @@ fn an_answer_can_begin_with_its_prompt() {
 
 #[test]
 fn all_choices_wait_together_or_none_does() {
-    let node = Node::start(&["--parallel", "1", "--queue", "2", "--ctx", "32768"]);
+    let node = Node::start(&["--queue", "2", "--parallel", "1", "--ctx", "32768"]);
     let endless = json!({"messages": [{"role": "user", "content": "go on"}], "stream": true,
                          "temperature": 0});
     let mut running = node.client().stream(CHAT, &endless);
@@ -113,6 +113,9 @@ fn all_choices_wait_together_or_none_does() {
     let response = node.chat(&hello(json!({"n": 3})));
     assert_eq!((response.status, response.error("code").as_str()), (429, "queue_full"));
     assert!(response.headers["retry-after"].parse::<u64>().unwrap() >= 1);
+    // More than there may ever be is no matter of waiting.
+    let response = node.chat(&hello(json!({"n": 4})));
+    assert_eq!((response.status, response.error("param").as_str()), (400, "n"));
     drop(running);
     // None of them took a place: there is room for others.
     assert_eq!(node.chat(&hello(json!({"n": 2}))).status, 200);

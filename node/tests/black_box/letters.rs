@@ -34,22 +34,32 @@ fn what_is_streamed_is_what_is_said_whole() {
 }
 
 #[test]
-fn a_letter_of_several_tokens_comes_in_one_piece() {
+fn letters_of_many_tokens_come_whole_and_in_order() {
     let node = Node::start(&[]);
-    for letter in ["é", "漢", "😀"] {
-        // Each byte may be said once, in the order of a prompt that is all of them: the model does
-        // not know the order, so the bytes are asked for one after the other.
-        let mut prompt: Vec<u32> = "say".bytes().map(u32::from).collect();
-        let mut pieces = Vec::new();
-        for byte in letter.bytes() {
-            let body = json!({"prompt": prompt, "max_tokens": 1, "logprobs": 0,
-                              "logit_bias": {byte.to_string(): 100}, "temperature": 0});
-            let value = node.post(TEXT, &body).json();
-            pieces.push(value["choices"][0]["logprobs"]["tokens"][0].as_str().unwrap().to_string());
-            prompt.push(u32::from(byte));
+    for text in
+        ["👩‍👩‍👧 sans 🏳️‍🌈", "漢字かな한국어", "e\u{301}o\u{308}a\u{30a}", "עברית العربية", "𝄞é\u{202e}x"]
+    {
+        // The answer is this text, by force, and the model gives it byte by byte.
+        let body = |stream: bool| {
+            json!({"prompt": "say", "max_tokens": 100, "guided_choice": [text], "stream": stream,
+                   "logprobs": 0})
+        };
+        let whole = node.post(TEXT, &body(false));
+        assert_eq!(whole.text(), text);
+        assert_eq!(whole.json()["usage"]["completion_tokens"], text.len());
+        let events = node.client().stream(TEXT, &body(true)).rest();
+        assert_eq!(text_of(&events), text);
+        for choice in choices_of(&events) {
+            assert!(!choice["text"].as_str().unwrap().contains('\u{fffd}'), "{choice}");
         }
         // Halves of letters have names of their own, which tell their bytes.
-        assert!(pieces.iter().all(|piece| piece.starts_with("bytes:\\x")), "{pieces:?}");
+        let lists = &whole.json()["choices"][0]["logprobs"];
+        let tokens = lists["tokens"].as_array().unwrap();
+        let halves = tokens.iter().filter(|token| token.as_str().unwrap().starts_with("bytes:\\x"));
+        assert_eq!(halves.count(), text.bytes().filter(|byte| *byte >= 0x80).count());
+        let offsets = lists["text_offset"].as_array().unwrap();
+        let last = offsets.last().unwrap().as_u64().unwrap() as usize;
+        assert_eq!((offsets[0].as_u64(), last), (Some(0), text.chars().count() - 1));
     }
 }
 

@@ -37,10 +37,11 @@ fn requests_and_tokens_are_counted() {
         (format!("gen_ai_server_time_per_output_token_seconds_count{{{labels}}}"), 2.0),
         (format!("gen_ai_client_token_usage_sum{{{labels},gen_ai_token_type=\"input\"}}"), 16.0),
         (format!("gen_ai_client_token_usage_sum{{{labels},gen_ai_token_type=\"output\"}}"), 10.0),
-        ("cadencia_engine_running{model=\"toy\"}".into(), 0.0),
+        ("cadencia_engine_answer_tokens_total{model=\"toy\"}".into(), 10.0),
     ] {
         assert_eq!(value_of(text, &name), expected, "{name}");
     }
+    assert!(value_of(text, "cadencia_engine_kv_max_bytes{model=\"toy\"}") > 0.0);
     assert!(value_of(text, "cadencia_connections") >= 1.0);
     assert!(value_of(text, "process_resident_memory_bytes") > 1e6);
     assert!(text.contains("cadencia_build_info{version=\""));

@@ -77,22 +77,23 @@ fn has_variable(code: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn fixture(name: &str) -> String {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/template/");
-        std::fs::read_to_string(format!("{folder}{name}.jinja")).unwrap()
+    macro_rules! fixture {
+        ($name:literal) => {
+            include_str!(concat!("../../../../tests/fixtures/template/", $name, ".jinja"))
+        };
     }
 
     #[test]
     fn templates_tell_how_their_models_call() {
-        for (name, format) in [
-            ("chatml-tools", Some(ToolFormat::Hermes)),
-            ("headers", Some(ToolFormat::Llama)),
-            ("instructions", Some(ToolFormat::MistralList)),
-            ("schema-macros", Some(ToolFormat::Unknown)),
-            ("bars", None),
-            ("turns", None),
+        for (source, format) in [
+            (fixture!("chatml-tools"), Some(ToolFormat::Hermes)),
+            (fixture!("headers"), Some(ToolFormat::Llama)),
+            (fixture!("instructions"), Some(ToolFormat::MistralList)),
+            (fixture!("schema-macros"), Some(ToolFormat::Unknown)),
+            (fixture!("bars"), None),
+            (fixture!("turns"), None),
         ] {
-            assert_eq!(ToolFormat::of_template(&fixture(name)), format, "{name}");
+            assert_eq!(ToolFormat::of_template(source), format, "{source}");
         }
         let named = "{% if tools %}{{ '[TOOL_CALLS]' + name + '[ARGS]' }}{% endif %}";
         assert_eq!(ToolFormat::of_template(named), Some(ToolFormat::MistralNamed));

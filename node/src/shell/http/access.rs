@@ -128,7 +128,10 @@ impl Drop for Access {
             tracing::info!(id, %method, ?path, status, ms, key, "request");
             return;
         };
-        self.metrics.answered(asked, time, facts.first, &facts.outcomes);
+        // What was turned away took no time worth knowing.
+        if facts.first.is_some() || !facts.outcomes.is_empty() {
+            self.metrics.answered(asked, time, facts.first, &facts.outcomes);
+        }
         let (model, n) = (&asked.model, asked.choices);
         let queue_ms = facts.queue.map(|time| time.as_millis());
         match facts.outcomes.first() {

@@ -135,8 +135,11 @@ impl Choice {
 
     fn spell(&mut self, record: Record) -> Spelled {
         let bytes = self.bytes(record.token);
-        let offset = self.letters;
-        self.letters += bytes.iter().filter(|byte| **byte & 0xc0 != 0x80).count();
+        // A byte that goes on with a letter stands in the one that was begun last.
+        let goes_on = |byte: u8| byte & 0xc0 == 0x80;
+        let inside = bytes.first().is_some_and(|byte| goes_on(*byte));
+        let offset = self.letters.saturating_sub(usize::from(inside));
+        self.letters += bytes.iter().filter(|byte| !goes_on(**byte)).count();
         let top = record.top.into_iter().map(|(token, p)| (self.bytes(token), p)).collect();
         Spelled { bytes, log_prob: record.log_prob, top, offset }
     }
