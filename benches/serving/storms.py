@@ -14,6 +14,9 @@ from .servers import Node
 # this much, since allocators keep some of what they get.
 GROWTH_MAX_PERCENT = 5.0
 WARM_UP_SHARE = 0.25
+# KV caches so small that what is kept for prompts that come again fills them at once: until then
+# memory grows because it may.
+LITTLE_MEMORY = ["--ctx", "2048", "--kv-mb", "64"]
 SAMPLE_S = 0.5
 # How long a node may take to give back what a client held that is gone.
 SETTLE_S = 5
@@ -31,9 +34,10 @@ def load(bench):
     def body_of():
         return bench.body(dice.choice(texts), dice.choice([8, 16, 32, 48]))
 
-    with Node(options, "--parallel", "16", "--queue", "16") as node:
+    with Node(options, "--parallel", "16", "--queue", "16", *LITTLE_MEMORY) as node:
         warm_up(node)
         idle = node.rss()
+        fill(bench, node, texts)
         with Watch(node) as watch, Crowd(node.address, options.streams, body_of) as crowd:
             end, next_sample = watch.began + options.seconds, watch.began
             last = end + 60
@@ -75,6 +79,13 @@ def load(bench):
     ]
 
 
+def fill(bench, node, texts):
+    """Lets the node keep what it can of `texts`."""
+    for first in range(0, len(texts), 8):
+        for answer in converse(node.address, [bench.body(t, 2) for t in texts[first : first + 8]]):
+            answer.check()
+
+
 def faults_of(answer):
     """What is wrong with a response under load: nothing, or a line."""
     if answer.status == 200:
@@ -89,14 +100,12 @@ def faults_of(answer):
 
 def disconnects(bench):
     """Clients that hang up at random moments; then what they held must be free."""
-    options, dice = bench.options, random.Random(options.seed)
+    dice = random.Random(bench.options.seed)
     used = "cadencia_engine_kv_used_bytes"
     moments = collections.Counter()
     texts = [bench.fresh(dice.choice([30, 200, 1200]), n) for n in range(24)]
-    with Node(options) as node:
-        # What is kept for prompts that come again fills up first, so that memory can be compared.
-        for text in texts:
-            converse(node.address, [bench.body(text, 2)])[0].check()
+    with Node(bench.options, *LITTLE_MEMORY) as node:
+        fill(bench, node, texts)
         before, rss_before = node.metrics(), node.rss()
         with Watch(node) as watch:
             hang_ups(bench, node, dice, texts, moments)
