@@ -27,7 +27,7 @@ use merge::Merger;
 use special::{Defaults, Fragment, Special};
 use spelling::Spelling;
 use spm::Spm;
-use vocabulary::Vocabulary;
+use vocabulary::{Kind, Vocabulary};
 
 pub use decode::Decoder;
 
@@ -231,12 +231,20 @@ impl Tokenizer {
 
     /// Decodes from the start of a text: the space that SentencePiece puts there is taken off.
     pub fn decoder(&self) -> Decoder<'_> {
-        Decoder::new(self, matches!(&self.scheme, Scheme::Spm(spm) if spm.leading_space))
+        let strips = matches!(&self.scheme, Scheme::Spm(spm) if spm.leading_space);
+        Decoder::new(self, strips, &[])
     }
 
     /// Decodes what continues a text, whose first space is its own.
     pub fn continuation(&self) -> Decoder<'_> {
-        Decoder::new(self, false)
+        Decoder::new(self, false, &[])
+    }
+
+    /// [`continuation`](Self::continuation), but the special tokens among `shown` appear as their
+    /// [text](Self::token_text) and not as nothing: for those that mark the parts of an answer, as
+    /// `[TOOL_CALLS]` does.
+    pub fn continuation_showing(&self, shown: &[u32]) -> Decoder<'_> {
+        Decoder::new(self, false, shown)
     }
 
     /// The text of `ids`, without special tokens.
@@ -268,6 +276,11 @@ impl Tokenizer {
     /// Whether a model that gives `id` has come to the end of its answer.
     pub fn is_end(&self, id: u32) -> bool {
         self.special.is_end(id)
+    }
+
+    /// Whether token `id` marks structure, as `<|im_start|>` does, and so adds nothing to a text.
+    pub fn is_control(&self, id: u32) -> bool {
+        self.vocabulary.kind(id) == Kind::Control
     }
 
     /// The text of token `id` as the file writes it, special tokens too: `<|im_end|>`, `Ġthe`.

@@ -252,6 +252,19 @@ fn special_tokens_count_where_they_are_asked_for() {
 }
 
 #[test]
+fn special_tokens_are_shown_where_they_are_asked_for() {
+    let tokenizer = bytes("llama-bpe");
+    let [start, end, tool, a] =
+        ["<|im_start|>", "<|im_end|>", "<tool>", "a"].map(|text| tokenizer.id_of(text).unwrap());
+    assert!(tokenizer.is_control(start) && tokenizer.is_control(end));
+    assert!(![tool, a, u32::MAX].iter().any(|id| tokenizer.is_control(*id)));
+    let mut decoder = tokenizer.continuation_showing(&[start, tool, u32::MAX]);
+    let text: String =
+        [start, a, end, tool, u32::MAX].iter().map(|id| decoder.push(*id).to_owned()).collect();
+    assert_eq!(text + &decoder.finish(), "<|im_start|>a<tool>");
+}
+
+#[test]
 fn every_token_is_found_by_its_text() {
     for tokenizer in [bytes("gpt-2"), pieces()] {
         for id in 0..tokenizer.vocabulary() as u32 {

@@ -5,11 +5,14 @@ mod answer;
 pub mod draft;
 mod fair;
 mod prefix;
+mod schema;
 mod share;
 mod stop;
+pub mod tools;
 
 pub use answer::{Answer, Finish, Piece, Record, Shown};
 pub use fair::{Owner, Queues};
 pub use prefix::Prefixes;
+pub use schema::{Schema, SchemaError};
 pub use share::share;
 pub use stop::Stops;

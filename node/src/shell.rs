@@ -2,14 +2,18 @@
 
 mod args;
 mod ask;
+mod constraint;
 mod daemon;
+mod durable;
 mod engine;
 mod http;
+mod keys;
 mod library;
 mod line;
 mod machine;
 mod memory;
 mod progress;
+mod pull;
 mod settings;
 mod speaker;
 mod stats;
@@ -30,6 +34,7 @@ use tracing_subscriber::prelude::*;
 
 use self::args::{Command, CommandLine};
 use self::library::FindError;
+use self::pull::{PullError, SourceError};
 use self::settings::{Layer, Settings, SettingsError, Sources};
 
 /// Exit code of what was asked wrongly; clap uses it, too.
@@ -60,6 +65,8 @@ fn dispatch(line: &CommandLine) -> Result<ExitCode> {
     match &line.command {
         Command::Up(flags) => daemon::up(flags, settings),
         Command::Chat(flags) => tools::chat(flags, &settings),
+        Command::Pull(flags) => tools::pull(flags, &settings),
+        Command::Keys(flags) => tools::keys(flags, &settings),
         Command::Models(flags) => tools::models(flags, &settings),
         Command::Tokenize(flags) => tools::tokenize(flags, &settings),
         Command::Generate(flags) => tools::generate(flags, &settings),
@@ -101,7 +108,8 @@ fn start_log(filter: Option<&str>, usual: &str) -> Result<()> {
 
 fn exit_code(error: &anyhow::Error) -> u8 {
     let unsaid = matches!(error.downcast_ref(), Some(FindError::Unsaid(_) | FindError::NoName(_)));
-    match unsaid || error.is::<Usage>() || error.is::<SettingsError>() {
+    let pull = error.downcast_ref().is_some_and(PullError::is_usage) || error.is::<SourceError>();
+    match unsaid || pull || error.is::<Usage>() || error.is::<SettingsError>() {
         true => EXIT_USAGE,
         false => 1,
     }

@@ -17,16 +17,23 @@ pub struct Decoder<'t> {
     text: String,
     /// Whether the space that SentencePiece puts before a text is still to come.
     strip: bool,
+    /// Special tokens that appear as their text.
+    shown: Vec<u32>,
 }
 
 impl<'t> Decoder<'t> {
-    pub(super) fn new(tokenizer: &'t Tokenizer, strip: bool) -> Self {
-        Self { tokenizer, held: Vec::new(), text: String::new(), strip }
+    pub(super) fn new(tokenizer: &'t Tokenizer, strip: bool, shown: &[u32]) -> Self {
+        Self { tokenizer, held: Vec::new(), text: String::new(), strip, shown: shown.to_vec() }
     }
 
     /// Adds a token; gives the text that is now whole, which may be empty.
     pub fn push(&mut self, id: u32) -> &str {
         let mut piece = self.tokenizer.piece(id);
+        let text;
+        if piece.is_empty() && self.shown.contains(&id) {
+            text = self.tokenizer.token_text(id);
+            piece = text.as_bytes();
+        }
         if self.strip && !piece.is_empty() {
             // None is put before a user-defined token.
             if self.tokenizer.vocabulary.kind(id) != Kind::UserDefined {

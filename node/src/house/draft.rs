@@ -104,6 +104,11 @@ impl Costs {
         *cost = if *cost > 0.0 { *cost + 0.1 * (seen - *cost) } else { seen };
     }
 
+    /// How long a step of one token takes, seconds, if that was measured.
+    pub fn one_seconds(&self) -> Option<f64> {
+        (self.rows[0] > 0.0).then_some(self.rows[0])
+    }
+
     /// What a step of `rows` tokens, 1 or more, costs in steps of one; before anything is measured,
     /// what is usual.
     pub fn of(&self, rows: usize) -> f64 {

@@ -1,11 +1,17 @@
 //! The command line as it is typed; `settings` says what it comes to.
 
+mod keys;
+mod pull;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use compute::sample::SamplerOptions;
 
 use super::settings::{Guessing, Kernels, Layer, Secret};
+
+pub use keys::{Keys, KeysAction};
+pub use pull::Pull;
 
 /// Runs language models on this machine, in arithmetic that every other machine can repeat bit
 /// for bit.
@@ -22,6 +28,7 @@ pub struct CommandLine {
 
 const TOP_HELP: &str = "\
 Examples:
+  cadencia pull OWNER/REPOSITORY                   bring a model here
   cadencia models                                  what is in the models folder
   cadencia chat -m SmolLM2-135M-Instruct           talk to a model in this terminal
   cadencia up -m ./some.gguf --api 127.0.0.1:8080  serve the OpenAI-compatible API
@@ -56,7 +63,11 @@ pub enum Command {
     Up(Up),
     /// Talk to a model in this terminal
     Chat(Chat),
-    /// List the models in the models folders
+    /// Bring a model here from Hugging Face, a URL or a file
+    Pull(Pull),
+    /// Make, list and revoke API keys
+    Keys(Keys),
+    /// List the models in the models folders, or remove one
     Models(Models),
     /// Turn text into token ids
     Tokenize(Tokenize),
@@ -157,8 +168,9 @@ Examples:
   curl http://127.0.0.1:8080/v1/chat/completions \\
     -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"stream\":true}'
 
-Routes: POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /health (it runs),
-GET /ready (the model has answered a probe; until then requests get 503 with Retry-After).
+Routes: POST /v1/chat/completions, /v1/completions and /v1/embeddings; GET /v1/models, /metrics
+(for Prometheus), /health (it runs) and /ready (the model has answered a probe; until then requests
+get 503 with Retry-After).
 When the model is ready, one line on stdout says what computes and ends with
 `listening on http://ADDRESS:PORT`. SIGTERM or Ctrl-C lets running answers finish within
 --drain-seconds; a second one ends at once. An address beyond this machine needs an API key.")]
@@ -177,12 +189,30 @@ pub struct Up {
     /// can see flags, so prefer CADENCIA_API_KEY or the config file
     #[arg(long, value_name = "KEY")]
     pub api_key: Option<Secret>,
+    /// Name, beside those of this machine, that clients may know the node by, as behind a reverse
+    /// proxy; may be given more than once
+    #[arg(long = "allowed-host", value_name = "NAME")]
+    pub allowed_hosts: Vec<String>,
+    /// Origin whose pages may use the node, such as https://chat.example; may be given more than
+    /// once [default: none]
+    #[arg(long = "cors-origin", value_name = "ORIGIN")]
+    pub cors_origins: Vec<String>,
+    /// After how long a silence a stream shows that it lives, milliseconds [default: 10000]
+    #[arg(long, value_name = "MS")]
+    pub keep_alive_ms: Option<u64>,
+    /// File of keys made with `cadencia keys`; any of them is as good as --api-key [default:
+    /// api-keys.toml beside the config file]
+    #[arg(long, value_name = "FILE")]
+    pub api_keys_file: Option<PathBuf>,
     /// Requests that may wait while others are answered; more get 429 [default: 32]
     #[arg(long, value_name = "N")]
     pub queue: Option<usize>,
     /// Another model to serve beside the first; may be given more than once
     #[arg(long, value_name = "MODEL")]
     pub also: Vec<String>,
+    /// A smaller model of the same vocabulary, to guess tokens ahead for the first
+    #[arg(long, value_name = "MODEL")]
+    pub draft: Option<String>,
     /// Requests of one model that are answered at a time; the others wait [default: 16]
     #[arg(long, value_name = "N")]
     pub parallel: Option<usize>,
@@ -238,12 +268,31 @@ pub struct Chat {
 Examples:
   cadencia models
   cadencia models --models-dir ~/gguf --json | jq -r '.[].name'
+  cadencia models rm small --yes
 
-A file that cannot be read is listed with the reason.")]
+MEMORY is about what running it takes: its weights, and the conversation that fits by default. A
+file that cannot be read is listed with the reason.")]
 pub struct Models {
     /// Print a JSON array
     #[arg(long)]
     pub json: bool,
+    /// What to do instead of listing them.
+    #[command(subcommand)]
+    pub action: Option<ModelsAction>,
+}
+
+/// What can be done with models.
+#[derive(Debug, Subcommand)]
+pub enum ModelsAction {
+    /// Remove a model, all of its files
+    Rm {
+        /// Its name in a models folder
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
+    },
 }
 
 /// `cadencia tokenize`
@@ -424,6 +473,11 @@ impl CommandLine {
     }
 }
 
+/// A list of flags, if there are any.
+fn given(list: &[String]) -> Option<Vec<String>> {
+    (!list.is_empty()).then(|| list.to_vec())
+}
+
 impl Command {
     fn layer(&self) -> Layer {
         match self {
@@ -431,8 +485,13 @@ impl Command {
                 ctx: up.ctx,
                 api: up.api.clone(),
                 api_key: up.api_key.clone(),
+                allowed_hosts: given(&up.allowed_hosts),
+                cors_origins: given(&up.cors_origins),
+                keep_alive_ms: up.keep_alive_ms,
+                api_keys_file: up.api_keys_file.clone(),
                 queue: up.queue,
                 also: (!up.also.is_empty()).then(|| up.also.clone()),
+                draft: up.draft.clone(),
                 parallel: up.parallel,
                 kv_mb: up.kv_mb,
                 guessing: up.guessing,
@@ -440,6 +499,10 @@ impl Command {
                 ..up.model.layer()
             },
             Command::Chat(chat) => Layer { ctx: chat.ctx, ..chat.model.layer() },
+            Command::Pull(_) => Layer::default(),
+            Command::Keys(flags) => {
+                Layer { api_keys_file: flags.api_keys_file.clone(), ..Layer::default() }
+            }
             Command::Models(_) => Layer::default(),
             Command::Tokenize(flags) => Layer { model: flags.model.clone(), ..Layer::default() },
             Command::Generate(flags) => flags.model.layer(),

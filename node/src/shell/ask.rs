@@ -9,6 +9,8 @@ use thiserror::Error;
 
 use crate::house::{Finish, Shown};
 
+use super::constraint::Constraint;
+
 pub use crate::house::Owner;
 
 /// Why there is no answer.
@@ -77,6 +79,8 @@ pub struct Manner {
     pub sampler: Sampler,
     /// With each token its probability, and those of so many others; `None` for neither.
     pub log_probs: Option<usize>,
+    /// What the answer may say; `None` for anything.
+    pub constraint: Option<Constraint>,
 }
 
 /// What a model's own end tokens do.
@@ -99,6 +103,7 @@ impl Manner {
             shown_specials: Vec::new(),
             sampler,
             log_probs: None,
+            constraint: None,
         })
     }
 }

@@ -17,11 +17,11 @@ use tokio::sync::{oneshot, watch};
 
 use super::Usage;
 use super::args::Up;
-use super::http::{Api, Guard, Key, Server, router};
+use super::http::{Api, Guard, Key, Ring, Server, router};
 use super::library;
 use super::line::Line;
 use super::settings::{Secret, Settings};
-use super::worker::{self, Phase, Serving};
+use super::worker::{self, Files, Phase, Serving};
 
 /// How long connections get to deliver their last bytes after their answers were cut off.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -40,13 +40,16 @@ pub fn up(flags: &Up, settings: Settings) -> Result<ExitCode> {
     for also in &settings.also {
         models.push(library::find(Some(also), &settings.models_dirs)?);
     }
+    let draft = settings.draft.as_deref();
+    let draft = draft.map(|draft| library::find(Some(draft), &settings.models_dirs)).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(HTTP_THREADS)
         .thread_name("http")
         .enable_all()
         .build()
         .context("cannot start the threads that speak HTTP")?;
-    let outcome = runtime.block_on(run(flags, settings, &addresses, guard, models));
+    let outcome =
+        runtime.block_on(run(flags, settings, &addresses, guard, Files { models, draft }));
     // Work that is still under way is nobody's any more.
     runtime.shutdown_background();
     outcome
@@ -67,15 +70,19 @@ fn addresses(api: &str) -> Result<Vec<SocketAddr>> {
 fn guard(addresses: &[SocketAddr], settings: &Settings) -> Result<Guard> {
     let loopback = addresses.iter().all(|address| address.ip().is_loopback());
     let key = settings.api_key.as_ref().map(|Secret(text)| Key::new(text));
-    if !loopback && key.is_none() {
+    let (hosts, origins) = (settings.allowed_hosts.clone(), settings.cors_origins.clone());
+    let keys = Arc::new(Ring::load(&settings.api_keys_file)?);
+    let guard = Guard { loopback, hosts, origins, key, keys };
+    if !loopback && guard.is_open() {
         let message = format!(
-            "{} can be reached from other machines, so clients must show an API key: \
-             set CADENCIA_API_KEY, or api_key in the config file, or listen on 127.0.0.1",
+            "{} can be reached from other machines, so clients must show an API key: make one with \
+             `cadencia keys add NAME`, or set CADENCIA_API_KEY, or api_key in the config file, or \
+             listen on 127.0.0.1",
             settings.api
         );
         return Err(Usage(message).into());
     }
-    Ok(Guard { loopback, key })
+    Ok(guard)
 }
 
 async fn run(
@@ -83,25 +90,27 @@ async fn run(
     settings: Settings,
     addresses: &[SocketAddr],
     guard: Guard,
-    models: Vec<PathBuf>,
+    files: Files,
 ) -> Result<ExitCode> {
     let mut signals = Signals::new()?;
     let listener = TcpListener::bind(addresses)
         .await
         .with_context(|| format!("cannot listen on {}", settings.api))?;
     let address = listener.local_addr().context("the listener has no address")?;
-    for model in &models {
+    for model in &files.models {
         tracing::info!(%address, model = %model.display(), "bound; the model is being loaded");
     }
     let _port_file =
         flags.port_file.as_deref().map(|path| PortFile::write(path, address)).transpose()?;
 
-    let line = Line::new(settings.queue, settings.parallel * models.len());
+    let line = Line::new(settings.queue, settings.parallel * files.models.len());
     let (phase, phases) = watch::channel(Phase::Loading { done: 0, whole: 0 });
     let drain = Duration::from_secs(settings.drain_seconds);
-    let mut end = worker::start(models, settings.clone(), line.clone(), phase)?;
-    let api = Api::new(line.clone(), phases.clone(), guard);
-    let server = Server::new(listener, router(api));
+    let mut end = worker::start(files, settings.clone(), line.clone(), phase)?;
+    let alive = Duration::from_millis(settings.keep_alive_ms);
+    let api = Api::new(line.clone(), phases.clone(), guard, alive);
+    let open = api.connections();
+    let server = Server::new(listener, router(api), open);
     let announcing = tokio::spawn(announce(phases, settings, address));
 
     let mut failure = None;

@@ -7,6 +7,7 @@
 //! **Invariant:** who else is in a step, what is shared, what was guessed and what had to be computed
 //! again changes speed and never answers.
 
+mod drafter;
 mod running;
 mod writing;
 
@@ -21,6 +22,7 @@ use super::line::{Asker, Event};
 use super::settings::Guessing;
 use super::worker::Serving;
 use crate::house::{Prefixes, draft, share};
+use drafter::Drafter;
 use running::{Body, Running};
 
 /// How long a step may take while someone watches an answer grow, and while nobody does: within the
@@ -60,6 +62,8 @@ pub struct Engine<'a> {
     /// In the order in which they came.
     running: Vec<Running<'a>>,
     costs: draft::Costs,
+    /// A smaller model that guesses for this one, and pages for it.
+    helper: Option<(&'a Serving, Arc<Pages>)>,
     /// How long one prompt token takes among others, seconds; 0 while not known.
     prompt_token_time: f64,
 }
@@ -77,8 +81,16 @@ impl<'a> Engine<'a> {
             known: Prefixes::new(PAGE),
             running: Vec::new(),
             costs: draft::Costs::default(),
+            helper: None,
             prompt_token_time: 0.0,
         }
+    }
+
+    /// With `helper`'s model, which has the same vocabulary, to guess tokens ahead.
+    pub fn helped_by(mut self, helper: &'a Serving) -> Self {
+        let most = self.limits.parallel * self.serving.context.div_ceil(PAGE);
+        self.helper = Some((helper, helper.speaker.model().pages(most)));
+        self
     }
 
     /// Whether one more sequence can be taken.
@@ -101,7 +113,10 @@ impl<'a> Engine<'a> {
             asker.tell(Event::Failed(error.to_string()));
             return;
         }
-        match Running::new(self.serving, &self.pages, ask, asker) {
+        let context = self.serving.context;
+        let helper = self.helper.as_ref().filter(|_| self.limits.guessing == Guessing::On);
+        let drafter = helper.map(|(helper, pages)| Drafter::new(helper, pages, context));
+        match Running::new(self.serving, &self.pages, ask, asker, drafter) {
             Ok(running) => self.running.push(running),
             Err((error, asker)) => asker.tell(Event::Failed(error.to_string())),
         }
@@ -122,8 +137,10 @@ impl<'a> Engine<'a> {
                 running.asker.tell(Event::Failed(error.to_string()));
             }
         }
-        self.finish();
+        let ended = self.finish();
+        // Counted before those who asked hear of it, and look.
         self.count();
+        ended.into_iter().for_each(|(asker, event)| asker.tell(event));
         Ok(outcome?)
     }
 
@@ -338,20 +355,28 @@ impl<'a> Engine<'a> {
         self.known.insert(&running.text[..held], running.session.pages());
     }
 
-    /// Sends off those that are complete.
-    fn finish(&mut self) {
+    /// Takes out those that are complete: who is to hear what.
+    fn finish(&mut self) -> Vec<(Asker, Event)> {
         let (done, on): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.running).into_iter().partition(Running::is_over);
         self.running = on;
+        let mut ended = Vec::with_capacity(done.len());
         for mut running in done {
             self.remember(&running);
-            running.say_the_rest();
-            let outcome = running.outcome();
-            let stats = &self.serving.stats;
-            stats.drafted_tokens.add(outcome.drafted as u64);
-            stats.accepted_tokens.add(outcome.accepted as u64);
-            running.asker.tell(Event::Done(outcome));
+            let event = match running.broken() {
+                Some(why) => Event::Failed(why),
+                None => {
+                    running.say_the_rest();
+                    let outcome = running.outcome();
+                    let stats = &self.serving.stats;
+                    stats.drafted_tokens.add(outcome.drafted as u64);
+                    stats.accepted_tokens.add(outcome.accepted as u64);
+                    Event::Done(outcome)
+                }
+            };
+            ended.push((running.asker, event));
         }
+        ended
     }
 
     fn count(&self) {

@@ -6,9 +6,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use compute::arch::Arch;
 use compute::gguf::{Gguf, GgufError, TensorType};
 use serde::Serialize;
 use thiserror::Error;
+
+use super::pull::{PARTS_MAX, SplitPart};
+use super::settings::CONTEXT_DEFAULT;
 
 /// Files looked at in one folder; a folder with more is no models folder.
 const FILES_MAX: usize = 4096;
@@ -103,6 +107,9 @@ pub struct Description {
     pub parameters: u64,
     /// Tokens it was trained to attend over; 0 where the file does not say.
     pub context: u64,
+    /// About what running it takes, bytes: its weights, and a conversation of the usual length.
+    /// `None` where this program cannot run it.
+    pub memory: Option<u64>,
     /// Whether it can chat: has a tokeniser and a chat template.
     pub chat: bool,
 }
@@ -126,12 +133,40 @@ pub fn describe(path: &Path) -> Result<Description, GgufError> {
         name: name(path),
         path: path.into(),
         bytes: file.file_bytes(),
+        memory: memory(&file),
         weights: metadata.u64("general.file_type").and_then(mixture).map_or(most, String::from),
         parameters: numbers.values().fold(0, |sum: u64, count| sum.saturating_add(*count)),
         chat: tokens && metadata.str("tokenizer.chat_template").is_some(),
         architecture,
         context,
     })
+}
+
+/// About what running a model takes, bytes.
+fn memory(file: &Gguf) -> Option<u64> {
+    let arch = Arch::from_gguf(file).ok()?;
+    // A byte for each number of a key and a value, and six for the scales of each pair.
+    let a_layer = 2 * arch.kv_width() + 6 * arch.kv_heads;
+    let tokens = arch.context_length.min(CONTEXT_DEFAULT);
+    let conversation =
+        (arch.layers.len() as u64).saturating_mul(a_layer as u64).saturating_mul(tokens as u64);
+    Some(file.file_bytes().saturating_add(conversation))
+}
+
+/// All files of the model that `name` stands for in `folders`, the first one first. Of a split
+/// model, parts that are missing are left out.
+///
+/// # Errors
+/// If no folder has a model of that name.
+pub fn files_of(name: &str, folders: &[PathBuf]) -> Result<Vec<PathBuf>, FindError> {
+    let wanted = name.strip_suffix(".gguf").unwrap_or(name);
+    let first = list(folders).into_iter().find(|path| self::name(path) == wanted);
+    let unknown = || FindError::Unknown { name: name.into(), known: known(folders) };
+    let first = first.ok_or_else(unknown)?;
+    let Some(part) = SplitPart::of(wanted) else { return Ok(vec![first]) };
+    let others = (2..=part.count.min(PARTS_MAX)).map(|n| first.with_file_name(part.file(n)));
+    let others: Vec<_> = others.filter(|path| path.is_file()).collect();
+    Ok(std::iter::once(first).chain(others).collect())
 }
 
 /// The name of the mixture of types that `general.file_type` stands for.
@@ -179,10 +214,7 @@ fn inside(file: &Path, folder: &Path) -> Result<PathBuf, FindError> {
 
 /// Whether a name such as `big-00002-of-00003` is a part other than the first.
 fn is_later_part(name: &str) -> bool {
-    let Some((rest, of)) = name.rsplit_once("-of-") else { return false };
-    let Some((_, part)) = rest.rsplit_once('-') else { return false };
-    let digits = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
-    digits(of) && digits(part) && part != "00001"
+    SplitPart::of(name).is_some_and(|part| part.number != 1)
 }
 
 /// A sentence that says which models `folders` hold.

@@ -27,6 +27,11 @@ pub fn peak_rss() -> Option<u64> {
     kib_line("/proc/self/status", "VmHWM:")
 }
 
+/// The memory that this process has resident now, bytes.
+pub fn rss() -> Option<u64> {
+    kib_line("/proc/self/status", "VmRSS:")
+}
+
 /// Reads `bytes` of memory with `threads` threads, best of several passes, bytes per second. The
 /// buffer must be larger than every cache; it is freed before this returns.
 pub fn read_bandwidth(threads: usize, bytes: usize) -> f64 {

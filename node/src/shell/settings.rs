@@ -24,6 +24,10 @@ const PARALLEL_DEFAULT: usize = 16;
 pub const CONTEXT_DEFAULT: usize = 8192;
 /// How long a stop may take, seconds: a supervisor's patience.
 const DRAIN_SECONDS_MAX: u64 = 3600;
+/// Names or origins in one list.
+const NAMES_MAX: usize = 64;
+/// How long a stream may be silent, milliseconds: less than proxies wait.
+const KEEP_ALIVE_MS_MAX: u64 = 600_000;
 
 /// Why settings were refused. All of these are the user's to correct.
 #[derive(Debug, Error)]
@@ -140,6 +144,14 @@ pub struct Layer {
     pub api: Option<String>,
     /// What a client must present as `Authorization: Bearer`.
     pub api_key: Option<Secret>,
+    /// Names, beside those of this machine, that clients may know the node by.
+    pub allowed_hosts: Option<Vec<String>>,
+    /// Origins whose pages may use the node.
+    pub cors_origins: Option<Vec<String>>,
+    /// After how long a silence a stream shows that it lives, milliseconds.
+    pub keep_alive_ms: Option<u64>,
+    /// File of the keys that `cadencia keys` makes.
+    pub api_keys_file: Option<PathBuf>,
     /// Threads that compute.
     pub threads: Option<usize>,
     /// Which kernels.
@@ -150,6 +162,8 @@ pub struct Layer {
     pub queue: Option<usize>,
     /// Further models that are served beside the first.
     pub also: Option<Vec<String>>,
+    /// A smaller model of the same vocabulary that guesses for the first.
+    pub draft: Option<String>,
     /// Requests of one model that are answered at a time.
     pub parallel: Option<usize>,
     /// Memory for KV caches of all models, megabytes.
@@ -191,6 +205,10 @@ impl Layer {
                 .map(|list| std::env::split_paths(&list).collect()),
             api: text("CADENCIA_API"),
             api_key: text("CADENCIA_API_KEY").map(Secret),
+            allowed_hosts: list("CADENCIA_ALLOWED_HOSTS", &text),
+            cors_origins: list("CADENCIA_CORS_ORIGINS", &text),
+            keep_alive_ms: number("CADENCIA_KEEP_ALIVE_MS", &text)?,
+            api_keys_file: text("CADENCIA_API_KEYS_FILE").map(PathBuf::from),
             threads: number("CADENCIA_THREADS", &text)?,
             kernels: match text("CADENCIA_KERNELS") {
                 None => None,
@@ -205,6 +223,7 @@ impl Layer {
             ctx: number("CADENCIA_CTX", &text)?,
             queue: number("CADENCIA_QUEUE", &text)?,
             also: text("CADENCIA_ALSO").map(|list| list.split(',').map(str::to_string).collect()),
+            draft: text("CADENCIA_DRAFT"),
             parallel: number("CADENCIA_PARALLEL", &text)?,
             kv_mb: number("CADENCIA_KV_MB", &text)?,
             guessing: match text("CADENCIA_GUESSING") {
@@ -229,11 +248,16 @@ impl Layer {
             models_dirs: self.models_dirs.or(under.models_dirs),
             api: self.api.or(under.api),
             api_key: self.api_key.or(under.api_key),
+            allowed_hosts: self.allowed_hosts.or(under.allowed_hosts),
+            cors_origins: self.cors_origins.or(under.cors_origins),
+            keep_alive_ms: self.keep_alive_ms.or(under.keep_alive_ms),
+            api_keys_file: self.api_keys_file.or(under.api_keys_file),
             threads: self.threads.or(under.threads),
             kernels: self.kernels.or(under.kernels),
             ctx: self.ctx.or(under.ctx),
             queue: self.queue.or(under.queue),
             also: self.also.or(under.also),
+            draft: self.draft.or(under.draft),
             parallel: self.parallel.or(under.parallel),
             kv_mb: self.kv_mb.or(under.kv_mb),
             guessing: self.guessing.or(under.guessing),
@@ -258,6 +282,12 @@ fn number<T: std::str::FromStr>(
         Ok(number) => Ok(Some(number)),
         Err(_) => Err(SettingsError::Environment { name, text, wanted: "a whole number" }),
     }
+}
+
+/// A list from the environment variable `name`, its members separated by commas.
+fn list(name: &'static str, text: &dyn Fn(&'static str) -> Option<String>) -> Option<Vec<String>> {
+    let members = |text: String| text.split(',').map(|one| one.trim().to_string()).collect();
+    text(name).map(members)
 }
 
 /// Where settings come from, lowest first, each with the name it has in messages.
@@ -297,6 +327,14 @@ pub struct Settings {
     pub api: String,
     /// What a client must present.
     pub api_key: Option<Secret>,
+    /// Names, beside those of this machine, that clients may know the node by; without port.
+    pub allowed_hosts: Vec<String>,
+    /// Origins whose pages may use the node, such as `https://chat.example`.
+    pub cors_origins: Vec<String>,
+    /// After how long a silence a stream shows that it lives, milliseconds.
+    pub keep_alive_ms: u64,
+    /// File of the keys that `cadencia keys` makes; it need not be there.
+    pub api_keys_file: PathBuf,
     /// Threads that compute, 1 to [`THREADS_MAX`].
     pub threads: usize,
     /// Which kernels.
@@ -307,6 +345,8 @@ pub struct Settings {
     pub queue: usize,
     /// Further models that are served beside the first.
     pub also: Vec<String>,
+    /// A smaller model of the same vocabulary that guesses for the first.
+    pub draft: Option<String>,
     /// Requests of one model that are answered at a time, 1 to [`PARALLEL_MAX`].
     pub parallel: usize,
     /// Memory for KV caches of all models, megabytes; `None` lets the machine decide.
@@ -329,11 +369,18 @@ impl Settings {
             models_dirs: top.models_dirs.unwrap_or_else(|| vec![models_dir]),
             api: top.api.unwrap_or_else(|| "127.0.0.1:8080".into()),
             api_key: top.api_key,
+            allowed_hosts: top.allowed_hosts.unwrap_or_default(),
+            cors_origins: top.cors_origins.unwrap_or_default(),
+            keep_alive_ms: top.keep_alive_ms.unwrap_or(10_000),
+            api_keys_file: top
+                .api_keys_file
+                .unwrap_or_else(|| sources.file.0.with_file_name("api-keys.toml")),
             threads: top.threads.unwrap_or(cores),
             kernels: top.kernels.unwrap_or_default(),
             ctx: top.ctx,
             queue: top.queue.unwrap_or(32),
             also: top.also.unwrap_or_default(),
+            draft: top.draft,
             parallel: top.parallel.unwrap_or(PARALLEL_DEFAULT),
             kv_mb: top.kv_mb,
             guessing: top.guessing.unwrap_or_default(),
@@ -352,11 +399,16 @@ impl Settings {
             models_dirs: Some(self.models_dirs.clone()),
             api: Some(self.api.clone()),
             api_key: self.api_key.clone(),
+            allowed_hosts: Some(self.allowed_hosts.clone()),
+            cors_origins: Some(self.cors_origins.clone()),
+            keep_alive_ms: Some(self.keep_alive_ms),
+            api_keys_file: Some(self.api_keys_file.clone()),
             threads: Some(self.threads),
             kernels: Some(self.kernels),
             ctx: self.ctx,
             queue: Some(self.queue),
             also: Some(self.also.clone()),
+            draft: self.draft.clone(),
             parallel: Some(self.parallel),
             kv_mb: self.kv_mb,
             guessing: Some(self.guessing),
@@ -375,6 +427,10 @@ impl Settings {
         self.within("parallel", self.parallel as u64, 1, PARALLEL_MAX as u64)?;
         self.within("queue", self.queue as u64, 0, QUEUE_MAX as u64)?;
         self.within("drain_seconds", self.drain_seconds, 0, DRAIN_SECONDS_MAX)?;
+        self.within("keep_alive_ms", self.keep_alive_ms, 10, KEEP_ALIVE_MS_MAX)?;
+        self.names("allowed_hosts", &self.allowed_hosts, "host names without port", is_host)?;
+        let wanted = "origins such as https://chat.example, without path";
+        self.names("cors_origins", &self.cors_origins, wanted, is_origin)?;
         if let Some(ctx) = self.ctx {
             self.within("ctx", ctx as u64, 2, u64::from(u32::MAX))?;
         }
@@ -387,6 +443,19 @@ impl Settings {
         Ok(())
     }
 
+    fn names(
+        &self,
+        key: &'static str,
+        names: &[String],
+        wanted: &str,
+        is_right: fn(&str) -> bool,
+    ) -> Result<(), SettingsError> {
+        match names.iter().find(|name| !is_right(name)) {
+            Some(name) => Err(self.out_of_range(key, format!("{name:?}"), wanted.into())),
+            None => self.within(key, names.len() as u64, 0, NAMES_MAX as u64),
+        }
+    }
+
     fn within(&self, key: &'static str, n: u64, low: u64, high: u64) -> Result<(), SettingsError> {
         if (low..=high).contains(&n) {
             return Ok(());
@@ -397,6 +466,20 @@ impl Settings {
     fn out_of_range(&self, key: &'static str, value: String, wanted: String) -> SettingsError {
         SettingsError::Range { key, value, source_name: self.sources.of(key), wanted }
     }
+}
+
+/// Whether `name` is a host name or address as a `Host` header has it, without its port.
+fn is_host(name: &str) -> bool {
+    let letter = |b: u8| b.is_ascii_alphanumeric() || b"-._:".contains(&b);
+    let address = name.parse::<std::net::Ipv6Addr>().is_ok();
+    !name.is_empty() && name.bytes().all(letter) && (address || !name.contains(':'))
+}
+
+/// Whether `text` is an origin as browsers write it.
+fn is_origin(text: &str) -> bool {
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    let letter = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-._:[]".contains(&b);
+    rest.is_some_and(|rest| !rest.is_empty() && rest.bytes().all(letter))
 }
 
 #[cfg(test)]
@@ -474,5 +557,28 @@ mod tests {
         let path = Path::new("/nonexistent/cadencia.toml");
         assert_eq!(Layer::read(path, false).unwrap(), Layer::default());
         assert!(Layer::read(path, true).is_err());
+    }
+
+    #[test]
+    fn names_and_origins_are_checked_and_listed_with_commas() {
+        let pairs = &[
+            ("CADENCIA_ALLOWED_HOSTS", "node.example, ::1"),
+            ("CADENCIA_CORS_ORIGINS", "https://chat.example,http://localhost:3000"),
+        ];
+        let settings = settle("", env(pairs).unwrap(), Layer::default()).unwrap();
+        assert_eq!(settings.allowed_hosts, ["node.example", "::1"]);
+        assert_eq!(settings.cors_origins, ["https://chat.example", "http://localhost:3000"]);
+        for text in [
+            "allowed_hosts = [\"node.example:80\"]",
+            "allowed_hosts = [\"\"]",
+            "allowed_hosts = [\"http://node.example\"]",
+            "cors_origins = [\"*\"]",
+            "cors_origins = [\"chat.example\"]",
+            "cors_origins = [\"https://chat.example/\"]",
+            "cors_origins = [\"https://Chat.example\"]",
+            "keep_alive_ms = 1",
+        ] {
+            assert!(settle(text, Layer::default(), Layer::default()).is_err(), "{text}");
+        }
     }
 }

@@ -1,15 +1,19 @@
 //! A loaded model together with what it needs to speak: its tokeniser and its chat template.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use compute::engine::{LoadError, LoadOptions, Model};
 use compute::template::{ChatTemplate, CivilTime, Message, TemplateError};
 use compute::tokenizer::{Specials, Tokenizer};
+use serde_json::{Map, Value};
 use thiserror::Error;
 
+use crate::house::tools::ToolFormat;
+
+use super::constraint::{ConstraintError, ConstraintFactory};
 use super::library;
 use super::settings::{CONTEXT_DEFAULT, Settings};
 
@@ -22,6 +26,9 @@ pub enum SpeechError {
     /// The file has no chat template, or one that cannot be read.
     #[error("{0} cannot chat: {1}")]
     NoTemplate(String, String),
+    /// Its answers cannot be held to a form.
+    #[error("{0} cannot keep to a form: {1}")]
+    Unbound(String, String),
     /// The template refuses these messages.
     #[error(transparent)]
     Refused(#[from] TemplateError),
@@ -94,12 +101,38 @@ pub fn unix_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
+/// What a template is given.
+#[derive(Debug, Clone, Copy)]
+pub struct Script<'a> {
+    /// What was said.
+    pub messages: &'a [Message],
+    /// Descriptions of functions, in OpenAI's form.
+    pub tools: Option<&'a Value>,
+    /// Variables of the template's own.
+    pub variables: &'a Map<String, Value>,
+    /// What comes after the messages.
+    pub end: ScriptEnd,
+}
+
+/// What comes after the messages of a conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScriptEnd {
+    /// The words that open the assistant's answer.
+    Opened,
+    /// Nothing.
+    Bare,
+}
+
 /// A model that can be spoken to.
 #[derive(Debug)]
 pub struct Speaker {
     model: Arc<Model>,
     name: String,
     template: Result<ChatTemplate, TemplateError>,
+    /// How it writes calls of tools, if its template knows tools.
+    tools: Option<ToolFormat>,
+    /// Made when the first answer needs it, for most need none.
+    constraints: OnceLock<Result<ConstraintFactory, ConstraintError>>,
 }
 
 impl Speaker {
@@ -119,7 +152,9 @@ impl Speaker {
             Some(tokenizer) => ChatTemplate::for_model(model.chat_template(), tokenizer),
             None => Err(TemplateError::Absent),
         };
-        Self { model, name: library::name(path), template }
+        let tools = model.chat_template().and_then(ToolFormat::of_template);
+        let constraints = OnceLock::new();
+        Self { model, name: library::name(path), template, tools, constraints }
     }
 
     /// The model's name: that of its file.
@@ -150,6 +185,28 @@ impl Speaker {
         let now = CivilTime::from_unix(i64::try_from(now).unwrap_or(i64::MAX));
         let text = self.can_chat()?.render(messages, None, true, now)?;
         Ok(self.tokenizer()?.encode_chat(&text))
+    }
+
+    /// How it writes calls of tools; `None` if its template knows none.
+    pub fn tools(&self) -> Option<ToolFormat> {
+        self.tools
+    }
+
+    /// What makes constraints for its answers. The first call takes a tenth of a second.
+    pub fn constraints(&self) -> Result<&ConstraintFactory, SpeechError> {
+        let tokenizer = self.tokenizer()?;
+        let made = self.constraints.get_or_init(|| ConstraintFactory::new(tokenizer));
+        let unfit =
+            |why: &ConstraintError| SpeechError::Unbound(self.name.clone(), why.to_string());
+        made.as_ref().map_err(unfit)
+    }
+
+    /// The text of a conversation as the model's template writes it, by Unix time `now`, seconds.
+    pub fn written(&self, script: &Script, now: u64) -> Result<String, SpeechError> {
+        let now = CivilTime::from_unix(i64::try_from(now).unwrap_or(i64::MAX));
+        let opens = script.end == ScriptEnd::Opened;
+        let Script { messages, tools, variables, .. } = script;
+        Ok(self.can_chat()?.render_with(messages, *tools, opens, now, variables)?)
     }
 
     /// The tokens of raw text, with special tokens parsed and added as the model wants.

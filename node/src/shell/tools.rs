@@ -4,9 +4,11 @@ mod bench;
 mod chat;
 mod doctor;
 mod generate;
+mod keys;
 mod logits;
 mod models;
 mod perplexity;
+mod pull;
 mod tokenize;
 
 use std::io::Read;
@@ -23,9 +25,11 @@ pub use bench::bench;
 pub use chat::chat;
 pub use doctor::doctor;
 pub use generate::generate;
+pub use keys::keys;
 pub use logits::logits;
 pub use models::models;
 pub use perplexity::perplexity;
+pub use pull::pull;
 pub use tokenize::tokenize;
 
 /// Loads the model that the settings name, with progress on stderr.

@@ -21,9 +21,15 @@ const FEED_FORWARD: usize = 512;
 const KV_WIDTH: usize = 128;
 const LAYERS: usize = 2;
 const VOCABULARY: usize = 259;
-/// ChatML, the way SmolLM2 and Qwen have it.
-const TEMPLATE: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' \
-     + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}\
+/// ChatML, the way SmolLM2 and Qwen have it, with tools the way Hermes and Qwen have them.
+const TEMPLATE: &str = "{% if tools %}{{ '<|im_start|>system\n<tools>\n' }}\
+     {% for tool in tools %}{{ tool | tojson + '\n' }}{% endfor %}\
+     {{ '</tools><|im_end|>\n' }}{% endif %}\
+     {% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' \
+     + message['content'] }}{% for call in message.tool_calls or [] %}\
+     {{ '<tool_call>\n{\"name\": \"' + call.function.name + '\", \"arguments\": ' \
+     + call.function.arguments | tojson + '}\n</tool_call>' }}{% endfor %}\
+     {{ '<|im_end|>' + '\n' }}{% endfor %}\
      {% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
 /// Writes the model to `path`.

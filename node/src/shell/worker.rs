@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tokio::sync::{oneshot, watch};
 
 use super::engine::{Engine, Limits};
@@ -73,18 +73,27 @@ impl Serving {
     }
 }
 
-/// Starts the worker on the models at `paths`, one or more. What is returned hears how it ended:
+/// The files of models.
+#[derive(Debug)]
+pub struct Files {
+    /// Those that are served, one or more.
+    pub models: Vec<PathBuf>,
+    /// That of a model that guesses for the first.
+    pub draft: Option<PathBuf>,
+}
+
+/// Starts the worker on the models of `files`. What is returned hears how it ended:
 /// with an error if a model could not be loaded or computing failed, without when the line was
 /// closed.
 pub fn start(
-    paths: Vec<PathBuf>,
+    files: Files,
     settings: Settings,
     line: Arc<Line>,
     phase: watch::Sender<Phase>,
 ) -> Result<oneshot::Receiver<Result<()>>> {
     let (ended, end) = oneshot::channel();
     let work = move || {
-        let work = AssertUnwindSafe(|| work(&paths, &settings, &line, &phase));
+        let work = AssertUnwindSafe(|| work(&files, &settings, &line, &phase));
         // A panic here is our own mistake. The node must stop and say so, not seem alive.
         let outcome = std::panic::catch_unwind(work)
             .unwrap_or_else(|_| Err(anyhow::anyhow!("the thread that computes has panicked")));
@@ -98,19 +107,38 @@ pub fn start(
 }
 
 fn work(
-    paths: &[PathBuf],
+    files: &Files,
     settings: &Settings,
     line: &Line,
     phase: &watch::Sender<Phase>,
 ) -> Result<()> {
-    let mut models = Vec::with_capacity(paths.len());
-    for path in paths {
+    let mut models = Vec::with_capacity(files.models.len());
+    for path in &files.models {
         models.push(Arc::new(load(path, settings, phase)?));
+    }
+    let helper = files.draft.as_deref().map(|path| load(path, settings, phase)).transpose()?;
+    if let Some(helper) = &helper {
+        same_vocabulary(&models[0].speaker, &helper.speaker)?;
     }
     let limits = memory::limits(&models, settings)?;
     let served = Arc::new(Served { models });
     phase.send_replace(Phase::Ready(served.clone()));
-    serve(&served, &limits, line)
+    serve(&served, helper.as_ref(), &limits, line)
+}
+
+/// A guess is a list of token ids, so both models must mean the same by them.
+fn same_vocabulary(model: &Speaker, helper: &Speaker) -> Result<()> {
+    let (one, other) = (model.tokenizer()?, helper.tokenizer()?);
+    let count = one.vocabulary() as u32;
+    let same = one.vocabulary() == other.vocabulary()
+        && (0..count).all(|id| one.piece(id) == other.piece(id));
+    ensure!(
+        same,
+        "{} cannot guess for {}: their vocabularies differ; use a smaller model of the same family",
+        helper.name(),
+        model.name()
+    );
+    Ok(())
 }
 
 /// Loads the model at `path`, if there is memory for it, and proves that it answers.
@@ -129,11 +157,15 @@ fn load(path: &Path, settings: &Settings, phase: &watch::Sender<Phase>) -> Resul
 }
 
 /// Answers until the line is closed: a step of each model that has something to do, in turns.
-fn serve(served: &Served, limits: &[Limits], line: &Line) -> Result<()> {
+fn serve(served: &Served, helper: Option<&Serving>, limits: &[Limits], line: &Line) -> Result<()> {
     let engine = |(serving, limits): (&'_ Arc<Serving>, &Limits)| (serving.clone(), *limits);
     let with: Vec<_> = served.models.iter().zip(limits).map(engine).collect();
     let mut engines: Vec<Engine> =
         with.iter().map(|(serving, limits)| Engine::new(serving, *limits)).collect();
+    if let Some(helper) = helper {
+        let first = engines.remove(0);
+        engines.insert(0, first.helped_by(helper));
+    }
     loop {
         let idle = engines.iter().all(Engine::is_idle);
         loop {

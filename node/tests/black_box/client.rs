@@ -122,7 +122,7 @@ impl Client {
         assert_eq!(status, 200, "{headers:?}");
         let kind = &headers["content-type"];
         assert!(kind.starts_with("text/event-stream"), "{kind}");
-        Stream { client: self, buffer: String::new() }
+        Stream { client: self, headers, buffer: String::new() }
     }
 
     /// The next chunk of a chunked body; `None` at its end.
@@ -153,6 +153,7 @@ impl Client {
 #[derive(Debug)]
 pub struct Stream {
     client: Client,
+    pub headers: BTreeMap<String, String>,
     buffer: String,
 }
 
@@ -160,13 +161,21 @@ impl Stream {
     /// What the next `data:` holds; `None` at the end of the body.
     pub fn next(&mut self) -> Option<String> {
         loop {
-            while let Some((event, rest)) = self.buffer.split_once("\n\n") {
+            let event = self.next_block()?;
+            if let Some(data) = event.strip_prefix("data: ") {
+                return Some(data.to_string());
+            }
+            assert!(event.starts_with(':'), "{event:?} is neither an event nor a comment");
+        }
+    }
+
+    /// The next event or comment as it is; `None` at the end of the body.
+    pub fn next_block(&mut self) -> Option<String> {
+        loop {
+            if let Some((event, rest)) = self.buffer.split_once("\n\n") {
                 let (event, rest) = (event.to_string(), rest.to_string());
                 self.buffer = rest;
-                if let Some(data) = event.strip_prefix("data: ") {
-                    return Some(data.to_string());
-                }
-                assert!(event.starts_with(':'), "{event:?} is neither an event nor a comment");
+                return Some(event);
             }
             let chunk = self.client.chunk()?;
             self.buffer.push_str(std::str::from_utf8(&chunk).unwrap());
@@ -181,11 +190,24 @@ impl Stream {
 
 /// The text that a list of events amounts to.
 pub fn text_of(events: &[String]) -> String {
-    let texts = events.iter().filter(|event| *event != "[DONE]").map(|event| {
-        let value: Value = serde_json::from_str(event).unwrap();
-        let choice = &value["choices"][0];
+    text_of_choice(events, 0)
+}
+
+/// The text that a list of events amounts to for one choice.
+pub fn text_of_choice(events: &[String], index: usize) -> String {
+    let texts = choices_of(events).into_iter().filter(|choice| choice["index"] == index);
+    let text = |choice: Value| {
         let text = choice["delta"]["content"].as_str().or(choice["text"].as_str());
         text.unwrap_or("").to_string()
+    };
+    texts.map(text).collect()
+}
+
+/// All choices in a list of events, in order.
+pub fn choices_of(events: &[String]) -> Vec<Value> {
+    let each = events.iter().filter(|event| *event != "[DONE]").flat_map(|event| {
+        let value: Value = serde_json::from_str(event).unwrap();
+        value["choices"].as_array().unwrap_or_else(|| panic!("{event}")).clone()
     });
-    texts.collect()
+    each.collect()
 }

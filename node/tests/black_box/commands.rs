@@ -268,9 +268,19 @@ fn settings_are_layered_and_can_be_shown() {
 
 #[test]
 fn help_is_worth_reading() {
-    for command in
-        ["up", "chat", "models", "tokenize", "generate", "logits", "perplexity", "bench", "doctor"]
-    {
+    for command in [
+        "up",
+        "chat",
+        "pull",
+        "keys",
+        "models",
+        "tokenize",
+        "generate",
+        "logits",
+        "perplexity",
+        "bench",
+        "doctor",
+    ] {
         let ended = run(&[command, "--help"], "");
         assert_eq!(ended.code, 0);
         assert!(ended.out.contains("Example"), "{command}: {}", ended.out);

@@ -27,6 +27,8 @@ fn wrong_requests_are_refused_in_openais_shape() {
         ("GET", "/v1/models/..%2f..%2fetc%2fpasswd", "", 404, "model_not_found"),
         ("GET", "/nowhere", "", 404, "unknown_route"),
         ("POST", "/v1/chat", "", 404, "unknown_route"),
+        ("POST", "/v1/responses", "{}", 404, "unknown_route"),
+        ("POST", "/v1/embeddings", "{}", 400, "missing_field"),
         ("GET", CHAT, "", 405, "method_not_allowed"),
         ("DELETE", "/v1/models", "", 405, "method_not_allowed"),
     ];
@@ -48,10 +50,12 @@ fn wrong_fields_are_named() {
         ("temperature", json!("hot"), "invalid_value"),
         ("max_tokens", json!(-1), "invalid_value"),
         ("stop", json!([1]), "invalid_value"),
-        ("tools", json!([{"type": "function"}]), "unsupported_parameter"),
-        ("n", json!(2), "unsupported_parameter"),
-        ("response_format", json!({"type": "json_object"}), "unsupported_parameter"),
-        ("logprobs", json!(true), "unsupported_parameter"),
+        ("functions", json!([{"name": "f"}]), "unsupported_parameter"),
+        ("n", json!(17), "invalid_value"),
+        ("response_format", json!({"type": "xml"}), "unsupported_parameter"),
+        ("logprobs", json!(3), "invalid_value"),
+        ("stop_token_ids", json!([259]), "invalid_value"),
+        ("logit_bias", json!({"259": 1}), "invalid_value"),
     ] {
         let mut body = json!({"messages": user("hi")});
         body[field] = value;

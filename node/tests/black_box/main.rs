@@ -5,11 +5,24 @@
 
 mod api;
 mod chat;
+mod choices;
 mod client;
 mod commands;
+mod embeddings;
 mod errors;
+mod hub;
+mod keys;
+mod letters;
+mod logprobs;
+mod metrics;
+mod origin;
 mod process;
+mod pull;
 mod queue;
+mod schema;
+mod security;
 mod stopping;
+mod streams;
+mod tools;
 #[path = "../../src/shell/toy.rs"]
 mod toy;

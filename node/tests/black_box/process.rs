@@ -20,7 +20,10 @@ pub const DEADLINE: Duration = Duration::from_secs(120);
 pub fn toy_path() -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let path = folder.join("toy.gguf");
-    if !path.exists() {
+    // One that is older than these tests may be another toy.
+    let written = |path: &std::path::Path| path.metadata().and_then(|data| data.modified()).ok();
+    let tests = std::env::current_exe().ok().and_then(|tests| written(&tests));
+    if written(&path).is_none_or(|toy| tests.is_some_and(|tests| toy < tests)) {
         // Tests of several processes may be here at once: each writes its own, the last one stays.
         let own = folder.join(format!(
             "toy-{}-{:?}.part",
@@ -40,6 +43,9 @@ pub fn cadencia(home: &TempDir) -> Command {
         command.env_remove(name);
     }
     command.env("HOME", home.path()).env_remove("RUST_LOG");
+    for name in ["HF_ENDPOINT", "HF_HOME", "HF_TOKEN"] {
+        command.env_remove(name);
+    }
     for name in ["XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"] {
         command.env(name, home.path());
     }
@@ -152,7 +158,12 @@ impl Node {
 
     /// The same on `api`.
     pub fn start_at(api: &str, flags: &[&str]) -> Self {
-        let (mut child, log, home) = spawn(api, flags);
+        Self::start_with(toy_path().to_str().unwrap(), api, flags)
+    }
+
+    /// The same with another model.
+    pub fn start_with(model: &str, api: &str, flags: &[&str]) -> Self {
+        let (mut child, log, home) = spawn_with(model, api, flags);
         let mut out = Lines::new(child.stdout.take().unwrap());
         let line = out.wait_for("listening on http://");
         let address = line.rsplit("http://").next().unwrap().parse().unwrap();
@@ -202,10 +213,13 @@ impl Drop for Node {
 
 /// Starts a node and does not wait for it to be ready: the process, its log and its home.
 pub fn spawn(api: &str, flags: &[&str]) -> (Child, Lines, TempDir) {
+    spawn_with(toy_path().to_str().unwrap(), api, flags)
+}
+
+fn spawn_with(model: &str, api: &str, flags: &[&str]) -> (Child, Lines, TempDir) {
     let home = TempDir::new().unwrap();
-    let toy = toy_path();
     let mut child = cadencia(&home)
-        .args(["up", "--model", toy.to_str().unwrap(), "--api", api, "--threads", "1"])
+        .args(["up", "--model", model, "--api", api, "--threads", "1"])
         .args(flags)
         .spawn()
         .unwrap();

@@ -32,8 +32,16 @@ fn a_signal_lets_answers_finish() {
 
 #[test]
 fn an_answer_that_takes_too_long_is_cut_off_and_told_so() {
-    let mut node =
-        Node::start(&["--drain-seconds", "0", "--ctx", "32768", "--log", "cadencia=debug"]);
+    let mut node = Node::start(&[
+        "--parallel",
+        "1",
+        "--drain-seconds",
+        "0",
+        "--ctx",
+        "32768",
+        "--log",
+        "cadencia=debug",
+    ]);
     let mut running = node.client().stream(CHAT, &go_on(None));
     running.next().unwrap();
     let mut waiting = node.client();

@@ -10,6 +10,7 @@ use super::super::line::{Asker, Event};
 use super::super::speaker::SpeechError;
 use super::super::stats::EngineStats;
 use super::super::worker::Serving;
+use super::drafter::Drafter;
 use super::writing::Writing;
 use crate::house::{Finish, Shown, draft};
 
@@ -58,13 +59,15 @@ impl<'a> Running<'a> {
         pages: &Arc<Pages>,
         ask: Ask,
         asker: Asker,
+        drafter: Option<Drafter>,
     ) -> Result<Self, (SpeechError, Asker)> {
         let body = match ask.goal {
             Goal::Embedding => Body::Embedding(Mean::default()),
             Goal::Answer(manner) => match serving.speaker.tokenizer() {
                 Ok(tokenizer) => {
                     let room = serving.context - ask.prompt.len();
-                    Body::Answer(Box::new(Writing::new(tokenizer, *manner, &ask.prompt, room)))
+                    let prompt = &ask.prompt;
+                    Body::Answer(Box::new(Writing::new(tokenizer, *manner, prompt, room, drafter)))
                 }
                 Err(error) => return Err((error, asker)),
             },
@@ -167,6 +170,8 @@ impl<'a> Running<'a> {
             Body::Embedding(_) => Vec::new(),
         };
         if picked.is_empty() {
+            // Nothing was picked where the answer was broken off; guesses were for nothing.
+            self.session.rewind(self.session.position().min(self.text.len()));
             return self.tell_progress();
         }
         stats.answer_tokens.add(picked.len() as u64);
@@ -193,6 +198,14 @@ impl<'a> Running<'a> {
         match &self.body {
             Body::Answer(writing) => writing.finish().is_some(),
             Body::Embedding(mean) => mean.count == self.prompt,
+        }
+    }
+
+    /// Why its answer was broken off, if it was.
+    pub fn broken(&self) -> Option<String> {
+        match &self.body {
+            Body::Answer(writing) => writing.broken().map(ToString::to_string),
+            Body::Embedding(_) => None,
         }
     }
 

@@ -220,6 +220,33 @@ fn guesses_are_made_where_a_text_repeats_itself_and_change_nothing() {
 }
 
 #[test]
+fn a_model_that_guesses_for_another_changes_nothing() {
+    let serving = serving();
+    let dice = &mut Dice(21);
+    let wishes: Vec<Wish> = (0..12).map(|_| Wish::random(dice)).collect();
+    let solo: Vec<Answered> = wishes.iter().map(|wish| alone(&serving, wish)).collect();
+    let limits = Limits { parallel: 4, pages: 200, guessing: Guessing::On };
+    // It guesses its own greedy choice, which samplers do not always take.
+    let mut engine = Engine::new(&serving, limits).helped_by(&serving);
+    let mut found = Vec::new();
+    for group in wishes.chunks(4) {
+        let mut clients: Vec<_> = Vec::new();
+        for wish in group {
+            let (asker, halt, events) = Asker::alone();
+            engine.admit(wish.ask(), asker);
+            clients.push((halt, events));
+        }
+        run(&mut engine);
+        found.extend(clients.iter_mut().map(|(_, events)| all(events)));
+    }
+    assert_eq!(found, solo);
+    let (drafted, accepted) =
+        (serving.stats.drafted_tokens.get(), serving.stats.accepted_tokens.get());
+    // As dear as the model itself, it is only tried now and then.
+    assert!(accepted > 0 && accepted <= drafted, "{accepted} of {drafted}");
+}
+
+#[test]
 fn who_leaves_at_any_moment_leaves_nothing_behind() {
     let serving = serving();
     let dice = &mut Dice(3);

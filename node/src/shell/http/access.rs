@@ -1,12 +1,15 @@
 //! One log line for each request, written when its last byte has been produced or its client has
-//! gone. It has ids, counts and times, and nothing of what was said.
+//! gone. It has ids, counts and times, and nothing of what was said. The same facts are counted
+//! for `/metrics`.
 
-use std::sync::Mutex;
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use axum::http::{HeaderMap, Method, StatusCode};
 
 use crate::shell::ask::Outcome;
+
+use super::metrics::{Metrics, Operation};
 
 /// Bytes of a path that are logged.
 const PATH_LOGGED_MAX: usize = 128;
@@ -20,18 +23,37 @@ pub struct Access {
     method: Method,
     path: String,
     start: Instant,
+    metrics: Arc<Metrics>,
     facts: Mutex<Facts>,
 }
 
 #[derive(Debug, Default)]
 struct Facts {
     status: Option<StatusCode>,
-    outcome: Option<Outcome>,
+    /// The name of the key that was shown.
+    key: Option<String>,
+    asked: Option<Asked>,
+    /// How long it waited for its turn.
+    queue: Option<Duration>,
+    /// When the first token of the answer came, since the start.
+    first: Option<Duration>,
+    outcomes: Vec<Outcome>,
+}
+
+/// What was asked of a model.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// What kind of answer.
+    pub operation: Operation,
+    /// The model's name.
+    pub model: String,
+    /// Answers.
+    pub choices: usize,
 }
 
 impl Access {
     /// A request that begins now. A client's own `x-request-id` is kept if it is plain.
-    pub fn new(method: Method, path: &str, headers: &HeaderMap) -> Self {
+    pub fn new(method: Method, path: &str, headers: &HeaderMap, metrics: Arc<Metrics>) -> Self {
         let given = headers.get("x-request-id").and_then(|id| id.to_str().ok());
         let plain = |id: &&str| {
             let letter = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
@@ -39,7 +61,7 @@ impl Access {
         };
         let id = given.filter(plain).map_or_else(random_id, str::to_string);
         let path = path.chars().take(PATH_LOGGED_MAX).collect();
-        Self { id, method, path, start: Instant::now(), facts: Mutex::default() }
+        Self { id, method, path, start: Instant::now(), metrics, facts: Mutex::default() }
     }
 
     /// The request's id.
@@ -49,12 +71,47 @@ impl Access {
 
     /// The response begins with `status`.
     pub fn status(&self, status: StatusCode) {
-        self.facts.lock().expect("no holder panics").status = Some(status);
+        self.facts().status = Some(status);
     }
 
-    /// The answer is complete.
+    /// The key called `name` was shown.
+    pub fn key(&self, name: Option<String>) {
+        self.facts().key = name;
+    }
+
+    /// This was asked.
+    pub fn asked(&self, asked: Asked) {
+        self.facts().asked = Some(asked);
+    }
+
+    /// Its turn came after `time`.
+    pub fn queued(&self, time: Duration) {
+        self.facts().queue = Some(time);
+    }
+
+    /// How long it waited for its turn.
+    pub fn queue_time(&self) -> Duration {
+        self.facts().queue.unwrap_or_default()
+    }
+
+    /// A token of an answer came; only the first counts.
+    pub fn token(&self) {
+        let now = self.start.elapsed();
+        self.facts().first.get_or_insert(now);
+    }
+
+    /// An answer is complete.
     pub fn outcome(&self, outcome: Outcome) {
-        self.facts.lock().expect("no holder panics").outcome = Some(outcome);
+        self.facts().outcomes.push(outcome);
+    }
+
+    /// The request was refused with `code`, or its stream was broken off with it.
+    pub fn refused(&self, code: &'static str) {
+        self.metrics.refused(code);
+    }
+
+    fn facts(&self) -> MutexGuard<'_, Facts> {
+        self.facts.lock().expect("no holder panics")
     }
 }
 
@@ -63,18 +120,30 @@ impl Drop for Access {
         let Ok(facts) = self.facts.lock() else { return };
         // 499 is the custom for a client that went away before the response began.
         let status = facts.status.map_or(499, |status| status.as_u16());
-        let ms = self.start.elapsed().as_millis();
-        let (id, method, path) = (&self.id, &self.method, &self.path);
-        match &facts.outcome {
-            None => tracing::info!(id, %method, ?path, status, ms, "request"),
-            Some(outcome) => tracing::info!(
-                id, %method, ?path, status, ms,
-                prompt = outcome.prompt,
-                kept = outcome.kept,
-                tokens = outcome.tokens.len(),
-                finish = outcome.finish.word(),
-                prompt_ms = outcome.prompt_time.as_millis(),
-                tps = format_args!("{:.1}", outcome.answer_tps()),
+        let time = self.start.elapsed();
+        self.metrics.request(&self.path, status);
+        let (id, method, path, ms) = (&self.id, &self.method, &self.path, time.as_millis());
+        let key = facts.key.as_deref();
+        let Some(asked) = &facts.asked else {
+            tracing::info!(id, %method, ?path, status, ms, key, "request");
+            return;
+        };
+        self.metrics.answered(asked, time, facts.first, &facts.outcomes);
+        let (model, n) = (&asked.model, asked.choices);
+        let queue_ms = facts.queue.map(|time| time.as_millis());
+        match facts.outcomes.first() {
+            None => tracing::info!(
+                id, %method, ?path, status, ms, key, model, n, queue_ms, "request"
+            ),
+            Some(first) => tracing::info!(
+                id, %method, ?path, status, ms, key, model, n, queue_ms,
+                prompt = first.prompt,
+                kept = first.kept,
+                tokens = facts.outcomes.iter().map(|outcome| outcome.tokens.len()).sum::<usize>(),
+                finish = first.finish.word(),
+                ttft_ms = facts.first.map(|time| time.as_millis()),
+                prompt_ms = first.prompt_time.as_millis(),
+                tps = format_args!("{:.1}", first.answer_tps()),
                 "request"
             ),
         }
@@ -100,7 +169,8 @@ mod tests {
         let id = |given: &str| {
             let mut headers = HeaderMap::new();
             headers.insert("x-request-id", given.parse().unwrap());
-            Access::new(Method::GET, "/", &headers).id().to_string()
+            let metrics = Metrics::new(None);
+            Access::new(Method::GET, "/", &headers, metrics).id().to_string()
         };
         assert_eq!(id("abc-1.2_3"), "abc-1.2_3");
         for bad in ["", "a b", "a\"b", &"x".repeat(65)] {

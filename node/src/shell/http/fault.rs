@@ -5,6 +5,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use crate::shell::line::Turned;
+
 /// A refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
@@ -52,6 +54,11 @@ impl Fault {
         Self { param: Some(param.into()), ..self }
     }
 
+    /// The word by which programs tell it apart.
+    pub fn code(&self) -> &'static str {
+        self.code.unwrap_or("unknown")
+    }
+
     /// OpenAI's shape.
     pub fn json(&self) -> Value {
         json!({"error": {
@@ -63,9 +70,39 @@ impl Fault {
     }
 }
 
+/// The code of a refusal, kept with its response.
+#[derive(Debug, Clone, Copy)]
+pub struct Code(pub &'static str);
+
+/// Why a request may not wait for its answer.
+pub fn turned(turned: Turned) -> Fault {
+    let message = turned.to_string();
+    match turned {
+        Turned::Full { retry_seconds, .. } => {
+            Fault::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message)
+                .of_kind("rate_limit_error")
+                .later(retry_seconds)
+        }
+        Turned::TooMany { .. } => Fault::field("n", message),
+        Turned::Closed => stopping(),
+    }
+}
+
+/// The node is stopping.
+pub fn stopping() -> Fault {
+    let message = Turned::Closed.to_string();
+    Fault::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", message).later(5)
+}
+
+/// Something went wrong that is not the client's mistake.
+pub fn internal(message: &str) -> Fault {
+    Fault::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
+}
+
 impl IntoResponse for Fault {
     fn into_response(self) -> Response {
         let mut response = json_response(self.status, &self.json());
+        response.extensions_mut().insert(Code(self.code()));
         let headers = response.headers_mut();
         if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));

@@ -1,268 +1,226 @@
-//! Takes a request from its body to its answer.
+//! Takes a request from its body to its answers.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use axum::body::{Body, BodyDataStream, Bytes, HttpBody};
+use axum::body::{Body, Bytes};
 use axum::extract::Request;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
-use futures_util::{StreamExt, stream};
-use tokio::sync::OwnedSemaphorePermit;
+use futures_util::stream;
 use tokio::time::timeout;
 
 use crate::house::Finish;
-use crate::shell::ask::{AnswerError, Ask, EndTokens, Goal, Heard, Manner, Outcome, Owner};
-use crate::shell::line::{Event, Place, Turned};
-use crate::shell::speaker::{SpeechError, unix_now};
-use crate::shell::worker::{Served, Serving};
+use crate::shell::ask::{Heard, Outcome};
+use crate::shell::line::Event;
+use crate::shell::speaker::unix_now;
 
 use super::Api;
-use super::access::{Access, random};
-use super::fault::{Fault, json_response, quoted};
-use super::reply::{Reply, Route, SSE_ALIVE, SSE_DONE, sse};
-use super::wanted::{Delivery, Input, Wanted};
+use super::access::{Access, Asked, random};
+use super::body;
+use super::choice::{Choice, Delta};
+use super::fault::{Fault, internal, json_response, stopping, turned};
+use super::group::Group;
+use super::guard::Caller;
+use super::metrics::Operation;
+use super::prepare::{Target, prepare};
+use super::reply::{Answered, Reply, Route, SSE_DONE, server_timing, sse, sse_alive, together};
+use super::wanted::{Delivery, Wanted};
 
-/// Bytes of a request's body: several times what the longest context holds as text.
-const BODY_BYTES_MAX: usize = 4 << 20;
-/// Bytes read and thrown away beyond that, so that the client lives to read its refusal.
-const BODY_DISCARDED_MAX: usize = 64 << 20;
-/// How long a body may take to arrive.
-const BODY_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long a request may wait for its turn. Its client has long given up by then.
 const TURN_TIME_MAX: Duration = Duration::from_secs(600);
-/// A stream that has nothing to say shows this often that it lives.
-const ALIVE: Duration = Duration::from_secs(10);
+
+/// The name of the header that says where the time went.
+const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// Answers a request to `route`.
 pub async fn respond(api: &Api, route: Route, request: Request) -> Result<Response, Fault> {
     let (parts, body) = request.into_parts();
     let access = parts.extensions.get::<Arc<Access>>().expect("each request is recorded").clone();
-    let body = read(api, body).await?;
+    let caller = parts.extensions.get::<Caller>().expect("each request is checked");
+    let body = body::read(api, body).await?;
     let served = api.served()?;
     api.line.check().map_err(turned)?;
-    let wanted = match route {
-        Route::Chat => Wanted::chat(&body.bytes, random())?,
-        Route::Completion => Wanted::completion(&body.bytes, random())?,
+    // A seed that is made up here is small enough for every client's numbers to tell it exactly.
+    let seed = random() >> 11;
+    let (wanted, operation) = match route {
+        Route::Chat => (Wanted::chat(&body.bytes, seed)?, Operation::Chat),
+        Route::Completion => (Wanted::completion(&body.bytes, seed)?, Operation::Completion),
     };
     drop(body);
-    let (model, serving) = find(&served, wanted.model.as_deref())?;
+    let target = Target::find(&served, wanted.model.as_deref())?;
+    let delivery = wanted.options.delivery;
     let reply = Reply {
         route,
         id: access.id().to_string(),
         created: unix_now(),
-        model: serving.speaker.name().to_string(),
-        usage: wanted.options.delivery == Delivery::StreamWithUsage,
+        model: target.serving.speaker.name().to_string(),
+        seed: wanted.options.sampler.seed,
+        log_probs: wanted.options.log_probs.is_some(),
+        usage: delivery == Delivery::StreamWithUsage,
     };
-    let delivery = wanted.options.delivery;
-    let ask = ask(api, model, serving, wanted).await?;
-    let mut places = api.line.join(vec![ask]).map_err(turned)?;
-    let mut place = places.remove(0);
+    let prepared = prepare(api, &target, caller.owner, wanted).await?;
+    let choices = prepared.choices.len();
+    access.asked(Asked { operation, model: reply.model.clone(), choices });
+    let joined = Instant::now();
+    let group = Group::new(api.line.join(prepared.asks).map_err(turned)?);
     tracing::debug!(id = access.id(), "joined the line");
-    begin(&mut place).await?;
+    let mut talk = Talking::new(group, prepared.choices, access.clone());
+    talk.begin().await?;
+    access.queued(joined.elapsed());
     match delivery {
-        Delivery::Whole => whole(place, &reply, &access).await,
-        Delivery::Stream | Delivery::StreamWithUsage => Ok(streamed(place, reply, access)),
+        Delivery::Whole => whole(talk, &reply).await,
+        Delivery::Stream | Delivery::StreamWithUsage => Ok(streamed(talk, reply, api.alive)),
     }
 }
 
-/// A whole body, and the share of the memory for bodies that it takes.
-struct Whole {
-    bytes: Vec<u8>,
-    share: Option<OwnedSemaphorePermit>,
+/// The answers to one request while they grow. Dropping it gives up those that are not complete.
+#[derive(Debug)]
+struct Talking {
+    group: Group,
+    choices: Vec<Choice>,
+    outcomes: Vec<Option<Outcome>>,
+    access: Arc<Access>,
+    /// What was heard before the answers began.
+    early: Option<(usize, Option<Event>)>,
+    /// How far a prompt is: tokens computed, and in all.
+    progress: Option<(usize, usize)>,
 }
 
-impl Whole {
-    fn add(&mut self, api: &Api, chunk: &[u8]) -> Result<(), Fault> {
-        let wanted = u32::try_from(chunk.len()).unwrap_or(u32::MAX);
-        let Ok(more) = api.bodies.clone().try_acquire_many_owned(wanted) else {
-            let message = "too many requests are being received; try again";
-            let fault = Fault::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message);
-            return Err(fault.later(1));
-        };
-        match &mut self.share {
-            Some(share) => share.merge(more),
-            None => self.share = Some(more),
-        }
-        self.bytes.extend_from_slice(chunk);
-        Ok(())
+/// What happens to an answer.
+#[derive(Debug)]
+enum Step {
+    /// Nothing that is told.
+    Quiet,
+    /// The choice has grown.
+    Grown(usize, Delta),
+    /// The choice is complete, with a last piece and the word for why.
+    Ended(usize, Delta, &'static str),
+    /// All are.
+    Over,
+}
+
+impl Talking {
+    fn new(group: Group, choices: Vec<Choice>, access: Arc<Access>) -> Self {
+        let outcomes = vec![None; choices.len()];
+        Self { group, choices, outcomes, access, early: None, progress: None }
     }
-}
 
-/// The whole body, if it is small enough and comes in time.
-async fn read(api: &Api, body: Body) -> Result<Whole, Fault> {
-    let announced = body.size_hint().lower();
-    // Far too large: not even worth reading for the sake of a kind refusal.
-    if announced > BODY_DISCARDED_MAX as u64 {
-        return Err(large());
-    }
-    let collect = collect(api, body.into_data_stream());
-    timeout(BODY_TIME_MAX, collect).await.unwrap_or_else(|_| {
-        let message = format!("the body took longer than {} s", BODY_TIME_MAX.as_secs());
-        Err(Fault::new(StatusCode::REQUEST_TIMEOUT, "body_late", message))
-    })
-}
-
-async fn collect(api: &Api, mut chunks: BodyDataStream) -> Result<Whole, Fault> {
-    let (mut whole, mut length) = (Whole { bytes: Vec::new(), share: None }, 0usize);
-    while let Some(chunk) = chunks.next().await {
-        let chunk = chunk.map_err(|_| {
-            let message = "the body ended before it was complete";
-            Fault::new(StatusCode::BAD_REQUEST, "body_incomplete", message)
-        })?;
-        length = length.saturating_add(chunk.len());
-        match length {
-            n if n > BODY_DISCARDED_MAX => break,
-            n if n > BODY_BYTES_MAX => whole = Whole { bytes: Vec::new(), share: None },
-            _ => whole.add(api, &chunk)?,
-        }
-    }
-    if length > BODY_BYTES_MAX { Err(large()) } else { Ok(whole) }
-}
-
-fn large() -> Fault {
-    let message = format!("the body has more than {BODY_BYTES_MAX} bytes");
-    Fault::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
-}
-
-/// The model that a request names, and its place; the first where it names none.
-fn find<'a>(served: &'a Served, asked: Option<&str>) -> Result<(usize, &'a Arc<Serving>), Fault> {
-    served.find(asked).ok_or_else(|| {
-        let message = format!(
-            "the model {} is not served here; {} is",
-            quoted(asked.unwrap_or_default()),
-            served.names().join(", ")
-        );
-        Fault::new(StatusCode::NOT_FOUND, "model_not_found", message).about("model")
-    })
-}
-
-/// Turns what is wanted into tokens, and refuses what does not fit.
-async fn ask(
-    api: &Api,
-    model: usize,
-    serving: &Arc<Serving>,
-    wanted: Wanted,
-) -> Result<Ask, Fault> {
-    let param = if matches!(wanted.input, Input::Chat(_)) { "messages" } else { "prompt" };
-    let options = wanted.options;
-    let permit = api.readers.clone().acquire_owned().await.expect("it is never closed");
-    let reader = serving.clone();
-    let tokens = tokio::task::spawn_blocking(move || {
-        let _permit = permit;
-        match wanted.input {
-            Input::Chat(messages) => reader.speaker.conversation(&messages, unix_now()),
-            Input::Text(text) => reader.speaker.raw(&text),
-            Input::Tokens(tokens) => reader.speaker.tokenizer().map(|_| tokens),
-        }
-    });
-    let prompt = match tokens.await {
-        Ok(Ok(prompt)) => prompt,
-        Ok(Err(SpeechError::Refused(error))) => {
-            return Err(Fault::field(param, SpeechError::Refused(error).to_string()));
-        }
-        Ok(Err(error)) => {
-            return Err(Fault::new(
-                StatusCode::BAD_REQUEST,
-                "unsupported_by_model",
-                error.to_string(),
-            )
-            .about("model"));
-        }
-        Err(_) => return Err(internal("reading the prompt failed")),
-    };
-    let vocabulary = serving.speaker.model().summary().vocabulary;
-    if let Some(token) = prompt.iter().find(|&&token| token as usize >= vocabulary) {
-        let message = format!("token {token} is outside the vocabulary of {vocabulary}");
-        return Err(Fault::field(param, message));
-    }
-    let manner = Manner {
-        tokens_max: options.tokens_max.unwrap_or(usize::MAX),
-        stops: options.stops,
-        stop_tokens: Vec::new(),
-        end: EndTokens::End,
-        shown_specials: Vec::new(),
-        sampler: options.sampler,
-        log_probs: None,
-    };
-    let ask = Ask { model, owner: Owner::default(), prompt, goal: Goal::Answer(Box::new(manner)) };
-    ask.check(serving.context).map_err(|error| match error {
-        AnswerError::Long { .. } => {
-            let code = "context_length_exceeded";
-            Fault::new(StatusCode::BAD_REQUEST, code, error.to_string()).about(param)
-        }
-        error => Fault::field(param, error.to_string()),
-    })?;
-    Ok(ask)
-}
-
-fn turned(turned: Turned) -> Fault {
-    let message = turned.to_string();
-    match turned {
-        Turned::Full { retry_seconds, .. } => {
-            Fault::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message)
-                .of_kind("rate_limit_error")
-                .later(retry_seconds)
-        }
-        Turned::TooMany { .. } => Fault::field("n", message),
-        Turned::Closed => stopping(),
-    }
-}
-
-fn stopping() -> Fault {
-    let message = Turned::Closed.to_string();
-    Fault::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", message).later(5)
-}
-
-fn internal(message: &str) -> Fault {
-    Fault::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
-}
-
-/// Waits until it is the request's turn.
-async fn begin(place: &mut Place) -> Result<(), Fault> {
-    match timeout(TURN_TIME_MAX, place.event()).await {
-        Ok(Some(Event::Failed(message))) => Err(internal(&message)),
-        Ok(Some(_)) => Ok(()),
-        Ok(None) => Err(stopping()),
-        Err(_) => {
-            let message = format!("no turn came within {} s", TURN_TIME_MAX.as_secs());
-            Err(Fault::new(StatusCode::SERVICE_UNAVAILABLE, "queue_slow", message).later(60))
-        }
-    }
-}
-
-/// The answer in one piece.
-async fn whole(mut place: Place, reply: &Reply, access: &Access) -> Result<Response, Fault> {
-    let mut text = String::new();
-    loop {
-        match place.event().await {
-            Some(Event::Begun | Event::Heard(Heard::Prompt { .. } | Heard::Embedding(_))) => {}
-            Some(Event::Heard(Heard::Shown(more))) => text.push_str(&more.text),
-            Some(Event::Done(outcome)) => {
-                access.outcome(outcome.clone());
-                check_finish(&outcome)?;
-                return Ok(json_response(StatusCode::OK, &reply.whole(&text, &outcome)));
+    /// Waits until the first of the answers has its turn.
+    async fn begin(&mut self) -> Result<(), Fault> {
+        match timeout(TURN_TIME_MAX, self.group.event()).await {
+            Ok(Some((_, Some(Event::Failed(message))))) => Err(internal(&message)),
+            Ok(Some((_, None)) | None) => Err(stopping()),
+            Ok(early) => {
+                self.early = early;
+                Ok(())
             }
-            Some(Event::Failed(message)) => return Err(internal(&message)),
-            None => return Err(stopping()),
+            Err(_) => {
+                let message = format!("no turn came within {} s", TURN_TIME_MAX.as_secs());
+                let fault = Fault::new(StatusCode::SERVICE_UNAVAILABLE, "queue_slow", message);
+                Err(fault.later(60))
+            }
         }
     }
-}
 
-/// An answer that was halted while its client still waits is no answer: the node is stopping.
-fn check_finish(outcome: &Outcome) -> Result<(), Fault> {
-    match outcome.finish {
-        Finish::Halted => Err(stopping()),
-        Finish::Stop | Finish::Length => Ok(()),
+    /// What happens next. Dropping the wait loses nothing.
+    async fn next(&mut self) -> Result<Step, Fault> {
+        let event = match self.early.take() {
+            Some(event) => Some(event),
+            None => self.group.event().await,
+        };
+        let Some((index, event)) = event else { return Ok(Step::Over) };
+        match event {
+            Some(Event::Begun | Event::Heard(Heard::Embedding(_))) => Ok(Step::Quiet),
+            Some(Event::Heard(Heard::Prompt { done, whole })) => {
+                self.progress = Some((done, whole));
+                Ok(Step::Quiet)
+            }
+            Some(Event::Heard(Heard::Shown(shown))) => {
+                self.access.token();
+                self.progress = None;
+                Ok(Step::Grown(index, self.choices[index].take(shown)))
+            }
+            Some(Event::Done(outcome)) => {
+                self.access.outcome(outcome.clone());
+                // One that was halted while its client waits is no answer: the node is stopping.
+                if outcome.finish == Finish::Halted {
+                    return Err(stopping());
+                }
+                let (delta, finish) = self.choices[index].finish(&outcome);
+                self.outcomes[index] = Some(outcome);
+                Ok(Step::Ended(index, delta, finish))
+            }
+            Some(Event::Failed(message)) => Err(internal(&message)),
+            None => Err(stopping()),
+        }
+    }
+
+    /// How complete answers went, each with its prompt's number.
+    fn outcomes(&self) -> Vec<(usize, &Outcome)> {
+        let each = self.choices.iter().zip(&self.outcomes);
+        each.filter_map(|(choice, outcome)| Some((choice.prompt, outcome.as_ref()?))).collect()
     }
 }
 
-/// The answer as it grows. Dropping the response, as when the client goes away, drops its place.
-fn streamed(place: Place, reply: Reply, access: Arc<Access>) -> Response {
-    let ready = reply.first().iter().map(sse).collect();
-    let growing = Growing { place, reply, access, ready, over: false };
+/// The answers in one piece.
+async fn whole(mut talk: Talking, reply: &Reply) -> Result<Response, Fault> {
+    let mut said: Vec<Delta> = talk.choices.iter_mut().map(Choice::opening).collect();
+    let mut finishes = vec![""; said.len()];
+    loop {
+        match talk.next().await? {
+            Step::Quiet => {}
+            Step::Grown(index, delta) => said[index].append(delta),
+            Step::Ended(index, delta, finish) => {
+                said[index].append(delta);
+                finishes[index] = finish;
+            }
+            Step::Over => break,
+        }
+    }
+    let outcomes = talk.outcomes();
+    let times = together(&outcomes);
+    let answers = said.into_iter().zip(finishes).zip(outcomes);
+    let answers: Vec<Answered> = answers
+        .map(|((said, finish), (prompt, outcome))| Answered {
+            prompt,
+            said,
+            finish,
+            outcome: outcome.clone(),
+        })
+        .collect();
+    let mut response = json_response(StatusCode::OK, &reply.whole(&answers));
+    let parts = [
+        ("queue", talk.access.queue_time()),
+        ("prompt", times.prompt_time),
+        ("answer", times.answer_time),
+    ];
+    time(&mut response, &parts);
+    Ok(response)
+}
+
+/// Says in `response` where the time went.
+pub fn time(response: &mut Response, parts: &[(&str, Duration)]) {
+    let value = HeaderValue::from_str(&server_timing(parts)).expect("names and numbers");
+    response.headers_mut().insert(SERVER_TIMING, value);
+}
+
+/// The answers as they grow. Dropping the response, as when the client goes away, drops their
+/// places. A client that reads slowly makes this wait, and what it has not read stays with its
+/// places: at most the events of its answers' tokens.
+fn streamed(mut talk: Talking, reply: Reply, alive: Duration) -> Response {
+    let mut ready = VecDeque::new();
+    for (index, choice) in talk.choices.iter_mut().enumerate() {
+        ready.extend(reply.first(index).iter().map(sse));
+        let opening = choice.opening();
+        if !opening.is_empty() {
+            ready.push_back(sse(&reply.grown(index, &opening)));
+        }
+    }
+    let queue = talk.access.queue_time();
+    let growing = Growing { talk, reply, alive, ready, over: false };
     let body = stream::unfold(growing, |mut growing| async {
         let event = growing.next().await?;
         Some((Ok::<_, Infallible>(Bytes::from(event)), growing))
@@ -278,14 +236,16 @@ fn streamed(place: Place, reply: Reply, access: Arc<Access>) -> Response {
     }
     // Proxies that gather a response before they pass it on would defeat the stream.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    time(&mut response, &[("queue", queue)]);
     response
 }
 
-/// An answer that is being sent.
+/// Answers that are being sent.
 struct Growing {
-    place: Place,
+    talk: Talking,
     reply: Reply,
-    access: Arc<Access>,
+    /// After so long a silence, a comment shows that the stream lives.
+    alive: Duration,
     ready: VecDeque<String>,
     over: bool,
 }
@@ -300,40 +260,48 @@ impl Growing {
             if self.over {
                 return None;
             }
-            match timeout(ALIVE, self.place.event()).await {
-                Err(_) => return Some(SSE_ALIVE.to_string()),
-                Ok(event) => self.take(event),
-            }
-        }
-    }
-
-    fn take(&mut self, event: Option<Event>) {
-        match event {
-            Some(Event::Begun | Event::Heard(Heard::Prompt { .. } | Heard::Embedding(_))) => {}
-            Some(Event::Heard(Heard::Shown(shown))) if shown.text.is_empty() => {}
-            Some(Event::Heard(Heard::Shown(shown))) => {
-                self.ready.push_back(sse(&self.reply.text(&shown.text)));
-            }
-            Some(Event::Done(outcome)) => {
-                self.access.outcome(outcome.clone());
-                match check_finish(&outcome) {
-                    Ok(()) => self.end(&outcome),
-                    Err(fault) => self.fail(&fault),
+            // The silence is over only when something is told: a long prompt is heard of, often.
+            let told = async {
+                loop {
+                    match self.talk.next().await {
+                        Ok(Step::Quiet) => {}
+                        Ok(Step::Grown(_, delta)) if delta.is_empty() => {}
+                        told => return told,
+                    }
                 }
+            };
+            match timeout(self.alive, told).await {
+                Err(_) => return Some(sse_alive(self.talk.progress)),
+                Ok(Ok(step)) => self.tell(step),
+                Ok(Err(fault)) => self.fail(&fault),
             }
-            Some(Event::Failed(message)) => self.fail(&internal(&message)),
-            None => self.fail(&stopping()),
         }
     }
 
-    fn end(&mut self, outcome: &Outcome) {
-        self.ready.extend(self.reply.last(outcome).iter().map(sse));
-        self.ready.push_back(SSE_DONE.to_string());
-        self.over = true;
+    fn tell(&mut self, step: Step) {
+        match step {
+            Step::Quiet => {}
+            Step::Grown(index, delta) => {
+                self.ready.push_back(sse(&self.reply.grown(index, &delta)));
+            }
+            Step::Ended(index, delta, finish) => {
+                if !delta.is_empty() {
+                    self.ready.push_back(sse(&self.reply.grown(index, &delta)));
+                }
+                let outcome = self.talk.outcomes[index].as_ref().expect("it has just ended");
+                self.ready.push_back(sse(&self.reply.end(index, finish, outcome)));
+            }
+            Step::Over => {
+                self.ready.extend(self.reply.counts(&self.talk.outcomes()).iter().map(sse));
+                self.ready.push_back(SSE_DONE.to_string());
+                self.over = true;
+            }
+        }
     }
 
     /// The status is sent already, so the error comes as an event, and `[DONE]` does not.
     fn fail(&mut self, fault: &Fault) {
+        self.talk.access.refused(fault.code());
         self.ready.push_back(sse(&fault.json()));
         self.over = true;
     }

@@ -18,6 +18,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep};
 
+use super::metrics::Connections;
+
 /// Connections at a time; more wait in the system's backlog.
 const CONNECTIONS_MAX: usize = 512;
 /// How long the head of a request may take, and how long a connection may idle between requests.
@@ -36,16 +38,19 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct Server {
     listener: TcpListener,
     router: Router,
+    open: Connections,
     connections: Arc<Semaphore>,
     graceful: GracefulShutdown,
 }
 
 impl Server {
-    /// Serves `router` on `listener`, once [`Server::run`] is called.
-    pub fn new(listener: TcpListener, router: Router) -> Self {
+    /// Serves `router` on `listener`, once [`Server::run`] is called. Connections are counted in
+    /// `open`.
+    pub fn new(listener: TcpListener, router: Router, open: Connections) -> Self {
         Self {
             listener,
             router,
+            open,
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             graceful: GracefulShutdown::new(),
         }
@@ -89,11 +94,12 @@ impl Server {
             .max_buf_size(BUFFER_BYTES_MAX)
             .serve_connection(TokioIo::new(Patient::new(stream)), service);
         let connection = self.graceful.watch(connection);
+        let open = self.open.open();
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "connection ended");
             }
-            drop(permit);
+            drop((permit, open));
         });
     }
 }

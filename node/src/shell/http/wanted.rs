@@ -4,23 +4,30 @@
 //! give an answer to another question. Fields that are not known are ignored, as clients of many
 //! servers send them.
 
-use std::collections::BTreeMap;
+mod form;
+#[cfg(test)]
+mod fuzz;
+mod prompts;
+mod sampling;
+mod talk;
+mod unsupported;
 
-use compute::sample::{LOGIT_BIASES_MAX, SampleError, Sampler, SamplerOptions};
-use compute::template::Message;
+use compute::sample::SamplerOptions;
 use serde_json::Value;
 
-use super::fault::{Fault, quoted};
+use crate::shell::ask::EndTokens;
+
+use super::fault::Fault;
 use super::fields::Fields;
 
-/// Strings that may end one answer.
-const STOPS_MAX: usize = 16;
-/// Bytes of one of them: each delays text by its length.
-const STOP_BYTES_MAX: usize = 1024;
-/// Roles of a message.
-const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+pub use form::Form;
+pub use prompts::{Prompt, prompts};
+pub use talk::{Opening, Talk, refused};
 
-/// A request for an answer.
+/// Answers that one request may ask for, over all of its prompts.
+pub const CHOICES_MAX: usize = 16;
+
+/// A request for answers.
 #[derive(Debug)]
 pub struct Wanted {
     /// What is to be answered.
@@ -35,24 +42,45 @@ pub struct Wanted {
 #[derive(Debug)]
 pub enum Input {
     /// A conversation.
-    Chat(Vec<Message>),
-    /// Text to be continued.
-    Text(String),
-    /// Tokens to be continued.
-    Tokens(Vec<u32>),
+    Chat(Box<Talk>),
+    /// Text or tokens to be continued, each for itself.
+    Prompts(Vec<Prompt>),
 }
 
 /// How it is to be answered.
 #[derive(Debug)]
 pub struct Options {
+    /// Answers to each prompt, 1 or more; with all prompts at most [`CHOICES_MAX`].
+    pub choices: usize,
     /// Tokens at most; `None` for as many as the context holds.
     pub tokens_max: Option<usize>,
     /// Strings that end the answer.
     pub stops: Vec<String>,
+    /// Tokens that end the answer.
+    pub stop_tokens: Vec<u32>,
+    /// What the model's own end tokens do.
+    pub end: EndTokens,
     /// How tokens are picked.
-    pub sampler: Sampler,
-    /// Whether the answer is sent as it grows.
+    pub sampler: SamplerOptions,
+    /// With each token its probability, and those of so many others.
+    pub log_probs: Option<usize>,
+    /// What the answer must look like.
+    pub form: Form,
+    /// The field that asked for `form`.
+    pub form_field: &'static str,
+    /// Whether the answer's text begins with the prompt.
+    pub echo: Echo,
+    /// How the answer is sent.
     pub delivery: Delivery,
+}
+
+/// Whether an answer's text begins with its prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Echo {
+    /// It does.
+    Prompt,
+    /// It does not.
+    Nothing,
 }
 
 /// How the answer is sent.
@@ -70,258 +98,124 @@ impl Wanted {
     /// A request to `/v1/chat/completions`; `seed` is used where it brings none.
     pub fn chat(body: &[u8], seed: u64) -> Result<Self, Fault> {
         let mut fields = Fields::parse(body)?;
-        let messages = messages(&mut fields)?;
-        Self::rest(fields, Input::Chat(messages), seed)
+        let talk = Talk::take(&mut fields)?;
+        let log_probs = chat_log_probs(&mut fields)?;
+        for name in ["echo", "best_of"] {
+            if fields.take(name).is_some_and(|value| value != Value::Bool(false) && value != 1) {
+                let message = format!("{name} is a parameter of /v1/completions");
+                return Err(Fault::unsupported(name, message));
+            }
+        }
+        let has_tools = !talk.tools.is_empty();
+        let forced = talk.choice.forces();
+        let input = Input::Chat(Box::new(talk));
+        let wanted = Self::rest(fields, input, 1, (log_probs, Echo::Nothing), seed)?;
+        let options = &wanted.options;
+        if has_tools && options.form != Form::Free {
+            let message = "an answer of a set form cannot call tools; ask for it with tool_choice \
+                none, or without tools";
+            return Err(Fault::unsupported(options.form_field, message));
+        }
+        if forced && options.end == EndTokens::Forbidden {
+            return Err(Fault::unsupported("ignore_eos", FORM_ENDS));
+        }
+        Ok(wanted)
     }
 
     /// A request to `/v1/completions`; `seed` is used where it brings none.
     pub fn completion(body: &[u8], seed: u64) -> Result<Self, Fault> {
         let mut fields = Fields::parse(body)?;
-        let prompt = prompt(&mut fields)?;
-        Self::rest(fields, prompt, seed)
+        let prompts = prompts(&mut fields, "prompt", CHOICES_MAX)?;
+        let log_probs = completion_log_probs(&mut fields)?;
+        let echo = match fields.flag("echo")? {
+            Some(true) if log_probs.is_some() => {
+                let message = "echo with logprobs is not supported; ask for one of them";
+                return Err(Fault::unsupported("echo", message));
+            }
+            Some(true) => Echo::Prompt,
+            _ => Echo::Nothing,
+        };
+        for name in ["tools", "tool_choice"] {
+            let idle = |value: &Value| {
+                value.as_array().is_some_and(Vec::is_empty) || value == "none" || value == "auto"
+            };
+            if fields.take(name).is_some_and(|value| !idle(&value)) {
+                let message = format!("{name} is a parameter of /v1/chat/completions");
+                return Err(Fault::unsupported(name, message));
+            }
+        }
+        let count = prompts.len();
+        Self::rest(fields, Input::Prompts(prompts), count, (log_probs, echo), seed)
     }
 
-    fn rest(mut fields: Fields, input: Input, seed: u64) -> Result<Self, Fault> {
-        refuse_unsupported(&mut fields)?;
+    /// What both routes have in common, for a request of `count` prompts.
+    fn rest(
+        mut fields: Fields,
+        input: Input,
+        count: usize,
+        (log_probs, echo): (Option<usize>, Echo),
+        seed: u64,
+    ) -> Result<Self, Fault> {
+        unsupported::refuse(&mut fields)?;
         let model = fields.text("model")?;
+        let (form, form_field) = form::form(&mut fields)?;
         let options = Options {
-            tokens_max: tokens_max(&mut fields)?,
-            stops: stops(&mut fields)?,
-            sampler: sampler(&mut fields, seed)?,
+            choices: choices(&mut fields, count)?,
+            tokens_max: sampling::tokens_max(&mut fields)?,
+            stops: sampling::stops(&mut fields)?,
+            stop_tokens: sampling::stop_tokens(&mut fields)?,
+            end: sampling::end(&mut fields)?,
+            sampler: sampling::sampler(&mut fields, seed)?,
+            log_probs,
+            form,
+            form_field,
+            echo,
             delivery: delivery(&mut fields)?,
         };
+        if options.form != Form::Free && options.end == EndTokens::Forbidden {
+            return Err(Fault::unsupported("ignore_eos", FORM_ENDS));
+        }
         Ok(Self { input, model, options })
     }
 }
 
-/// Fields that would change the answer, with the values that do not.
-fn refuse_unsupported(fields: &mut Fields) -> Result<(), Fault> {
-    type Harmless = fn(&Value) -> bool;
-    let zero: Harmless = |v| v.as_f64() == Some(0.0) || v == &Value::Bool(false);
-    let one: Harmless = |v| v.as_f64() == Some(1.0);
-    let empty: Harmless = |v| match v {
-        Value::Array(list) => list.is_empty(),
-        Value::Object(map) => map.is_empty(),
-        Value::String(text) => text.is_empty(),
-        _ => false,
-    };
-    let idle: Harmless = |v| v == "none" || v == "auto";
-    let text: Harmless = |v| v["type"] == "text" && v.as_object().is_some_and(|m| m.len() == 1);
-    let only_text: Harmless = |v| v == &serde_json::json!(["text"]);
-    let never: Harmless = |_| false;
-    let medium: Harmless = |v| v == "medium";
-    let unsupported: [(&str, Harmless); 37] = [
-        ("n", one),
-        ("best_of", one),
-        ("tools", empty),
-        ("tool_choice", idle),
-        ("functions", empty),
-        ("function_call", idle),
-        ("response_format", text),
-        ("logprobs", zero),
-        ("top_logprobs", zero),
-        ("audio", never),
-        ("modalities", only_text),
-        ("prediction", never),
-        ("web_search_options", never),
-        ("reasoning_effort", never),
-        ("verbosity", medium),
-        ("echo", zero),
-        ("suffix", empty),
-        // What clients of llama-server and vLLM send.
-        ("grammar", empty),
-        ("json_schema", empty),
-        ("guided_json", empty),
-        ("guided_regex", empty),
-        ("guided_choice", empty),
-        ("guided_grammar", empty),
-        ("n_probs", zero),
-        ("typical_p", one),
-        ("mirostat", zero),
-        ("dynatemp_range", zero),
-        ("xtc_probability", zero),
-        ("dry_multiplier", zero),
-        ("ignore_eos", zero),
-        ("min_tokens", zero),
-        ("stop_token_ids", empty),
-        ("lora", empty),
-        ("samplers", empty),
-        ("chat_template", empty),
-        ("chat_template_kwargs", empty),
-        ("continue_final_message", zero),
-    ];
-    for (name, harmless) in unsupported {
-        if let Some(value) = fields.take(name)
-            && !harmless(&value)
-        {
-            let message = format!("{name} is not supported with this value");
-            return Err(Fault::unsupported(name, message));
+/// Why an answer of a set form is not to go on and on.
+const FORM_ENDS: &str = "an answer of a set form ends with it, so ignore_eos cannot be had beside";
+
+/// How many answers each of `count` prompts gets.
+fn choices(fields: &mut Fields, count: usize) -> Result<usize, Fault> {
+    let most = CHOICES_MAX / count.max(1);
+    let wanted = i64::try_from(most).unwrap_or(i64::MAX);
+    let choices = fields.whole("n", 1..=wanted)?.unwrap_or(1);
+    match fields.whole("best_of", 1..=i64::MAX)? {
+        Some(best_of) if best_of != choices => {
+            let message = "best_of is not supported with another value than n; ask for n answers \
+                 with logprobs and take the best";
+            Err(Fault::unsupported("best_of", message))
         }
-    }
-    Ok(())
-}
-
-fn messages(fields: &mut Fields) -> Result<Vec<Message>, Fault> {
-    let list = match fields.take("messages") {
-        None => return Err(fields.missing("messages")),
-        Some(Value::Array(list)) if !list.is_empty() => list,
-        Some(_) => return Err(fields.wrong("messages", "an array of one or more messages")),
-    };
-    let each = list.into_iter().enumerate();
-    each.map(|(n, value)| message(&format!("messages[{n}]"), value)).collect()
-}
-
-fn message(path: &str, value: Value) -> Result<Message, Fault> {
-    let mut fields = Fields::of(path, value)?;
-    let role = fields.text("role")?.ok_or_else(|| fields.missing("role"))?;
-    if !ROLES.contains(&role.as_str()) {
-        return Err(fields.wrong("role", &format!("one of {}", ROLES.join(", "))));
-    }
-    for name in ["tool_calls", "function_call", "audio"] {
-        if fields.take(name).is_some_and(|value| value != serde_json::json!([])) {
-            let name = fields.name(name);
-            return Err(Fault::unsupported(&name, format!("{name} is not supported")));
-        }
-    }
-    let content = match fields.take("content") {
-        None => return Err(fields.missing("content")),
-        Some(Value::String(text)) => text,
-        Some(Value::Array(parts)) => joined(&fields.name("content"), parts)?,
-        Some(_) => return Err(fields.wrong("content", "a string or an array of text parts")),
-    };
-    // Templates know `system`; `developer` is a newer word for the same.
-    let role = if role == "developer" { "system".into() } else { role };
-    let name = fields.text("name")?;
-    Ok(Message { role, content, name, ..Message::default() })
-}
-
-/// The text of a message that comes in parts.
-fn joined(path: &str, parts: Vec<Value>) -> Result<String, Fault> {
-    let mut whole = String::new();
-    for (n, part) in parts.into_iter().enumerate() {
-        let mut fields = Fields::of(&format!("{path}[{n}]"), part)?;
-        let kind = fields.text("type")?.ok_or_else(|| fields.missing("type"))?;
-        if kind != "text" {
-            let message =
-                format!("{} is {}, and only text is supported", fields.name("type"), quoted(&kind));
-            return Err(Fault::unsupported(fields.name("type"), message));
-        }
-        whole.push_str(&fields.text("text")?.ok_or_else(|| fields.missing("text"))?);
-    }
-    Ok(whole)
-}
-
-fn prompt(fields: &mut Fields) -> Result<Input, Fault> {
-    const WANTED: &str = "a string, an array of one string, or an array of token ids";
-    let list = match fields.take("prompt") {
-        None => return Err(fields.missing("prompt")),
-        Some(Value::String(text)) => return Ok(Input::Text(text)),
-        Some(Value::Array(list)) => list,
-        Some(_) => return Err(fields.wrong("prompt", WANTED)),
-    };
-    if let [Value::String(text)] = list.as_slice() {
-        return Ok(Input::Text(text.clone()));
-    }
-    let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
-    let tokens: Option<Vec<u32>> = list.iter().map(id).collect();
-    match tokens {
-        Some(tokens) if !tokens.is_empty() => Ok(Input::Tokens(tokens)),
-        _ => Err(fields.wrong("prompt", WANTED)),
+        _ => Ok(usize::try_from(choices).unwrap_or(1)),
     }
 }
 
-/// Two names for one thing: the old one and the new.
-fn tokens_max(fields: &mut Fields) -> Result<Option<usize>, Fault> {
-    let old = fields.whole("max_tokens", 1..=i64::MAX)?;
-    let new = fields.whole("max_completion_tokens", 1..=i64::MAX)?;
-    match (old, new) {
-        (Some(old), Some(new)) if old != new => {
-            Err(fields.wrong("max_tokens", "equal to max_completion_tokens where both are given"))
-        }
-        (old, new) => Ok(new.or(old).map(|n| usize::try_from(n).unwrap_or(usize::MAX))),
+/// Chat has two fields: whether, and how many others.
+fn chat_log_probs(fields: &mut Fields) -> Result<Option<usize>, Fault> {
+    let wanted = fields.flag("logprobs")?.unwrap_or(false);
+    let others = fields.whole("top_logprobs", 0..=20)?;
+    match (wanted, others) {
+        (true, others) => Ok(Some(usize::try_from(others.unwrap_or(0)).unwrap_or(0))),
+        (false, None | Some(0)) => Ok(None),
+        (false, Some(_)) => Err(fields.wrong("top_logprobs", "absent unless logprobs is true")),
     }
 }
 
-fn stops(fields: &mut Fields) -> Result<Vec<String>, Fault> {
-    let wanted = format!("a string, or an array of at most {STOPS_MAX} strings");
-    let stops = match fields.take("stop") {
-        None => return Ok(Vec::new()),
-        Some(Value::String(text)) => vec![text],
-        Some(Value::Array(list)) if list.len() <= STOPS_MAX => {
-            let text = |value: Value| match value {
-                Value::String(text) => Ok(text),
-                _ => Err(fields.wrong("stop", &wanted)),
-            };
-            list.into_iter().map(text).collect::<Result<_, _>>()?
-        }
-        Some(_) => return Err(fields.wrong("stop", &wanted)),
-    };
-    match stops.iter().any(|stop| stop.is_empty() || stop.len() > STOP_BYTES_MAX) {
-        true => Err(fields.wrong("stop", &format!("strings of 1 to {STOP_BYTES_MAX} bytes"))),
-        false => Ok(stops),
-    }
-}
-
-fn sampler(fields: &mut Fields, seed: u64) -> Result<Sampler, Fault> {
-    let usual = SamplerOptions::default();
-    let repetition = fields.number("repetition_penalty", 0.01..=100.0)?;
-    let repeat = fields.number("repeat_penalty", 0.01..=100.0)?;
-    let options = SamplerOptions {
-        temperature: fields.number("temperature", 0.0..=2.0)?.unwrap_or(usual.temperature),
-        top_p: fields.number("top_p", 0.0..=1.0)?.unwrap_or(usual.top_p),
-        min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(usual.min_p),
-        // Everything below 1 means all tokens; clients send 0 or -1.
-        top_k: match fields.whole("top_k", -1..=i64::from(u32::MAX))? {
-            None => usual.top_k,
-            Some(k) => usize::try_from(k).unwrap_or(0),
+/// Completions have one number.
+fn completion_log_probs(fields: &mut Fields) -> Result<Option<usize>, Fault> {
+    match fields.take("logprobs") {
+        None | Some(Value::Bool(false)) => Ok(None),
+        Some(value) => match value.as_u64() {
+            Some(others @ 0..=5) => Ok(Some(others as usize)),
+            _ => Err(fields.wrong("logprobs", "a whole number from 0 to 5")),
         },
-        repetition_penalty: repetition.or(repeat).unwrap_or(usual.repetition_penalty),
-        presence_penalty: fields
-            .number("presence_penalty", -2.0..=2.0)?
-            .unwrap_or(usual.presence_penalty),
-        frequency_penalty: fields
-            .number("frequency_penalty", -2.0..=2.0)?
-            .unwrap_or(usual.frequency_penalty),
-        seed: seed_field(fields)?.unwrap_or(seed),
-        logit_bias: logit_bias(fields)?,
-        ..usual
-    };
-    Sampler::new(options).map_err(|error| {
-        let field = match error {
-            SampleError::OutOfRange { field, .. } | SampleError::TooMany { field, .. } => field,
-            SampleError::Bias { .. } => "logit_bias",
-        };
-        Fault::field(field, error.to_string())
-    })
-}
-
-/// What is added to which token's logit: an object of token ids and numbers from -100 to 100.
-fn logit_bias(fields: &mut Fields) -> Result<BTreeMap<u32, f32>, Fault> {
-    const WANTED: &str = "an object of token ids and numbers from -100 to 100";
-    match fields.take("logit_bias") {
-        None => Ok(BTreeMap::new()),
-        Some(Value::Object(map)) if map.len() <= LOGIT_BIASES_MAX => {
-            let bias = |(id, bias): (String, Value)| {
-                let bias = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias))?;
-                Some((id.parse().ok()?, bias as f32))
-            };
-            let all: Option<_> = map.into_iter().map(bias).collect();
-            all.ok_or_else(|| fields.wrong("logit_bias", WANTED))
-        }
-        Some(_) => Err(fields.wrong("logit_bias", WANTED)),
-    }
-}
-
-/// Any 64-bit integer; -1 asks for a new seed, as with other servers.
-fn seed_field(fields: &mut Fields) -> Result<Option<u64>, Fault> {
-    let Some(value) = fields.take("seed") else { return Ok(None) };
-    if value.as_i64() == Some(-1) {
-        return Ok(None);
-    }
-    // A negative seed is as good as another: its bits are taken.
-    match value.as_u64().or_else(|| value.as_i64().map(|seed| seed as u64)) {
-        Some(seed) => Ok(Some(seed)),
-        None => Err(fields.wrong("seed", "a whole number of 64 bits")),
     }
 }
 
@@ -384,6 +278,23 @@ mod tests {
             (json!({"stream_options": {"include_usage": true}}), "stream_options"),
             (json!({"stream": true, "stream_options": 3}), "stream_options"),
             (json!({"model": 3}), "model"),
+            (json!({"n": 0}), "n"),
+            (json!({"n": 17}), "n"),
+            (json!({"n": 1.5}), "n"),
+            (json!({"logprobs": 3}), "logprobs"),
+            (json!({"logprobs": true, "top_logprobs": 21}), "top_logprobs"),
+            (json!({"top_logprobs": 2}), "top_logprobs"),
+            (json!({"stop_token_ids": [-1]}), "stop_token_ids"),
+            (json!({"stop_token_ids": vec![1; 17]}), "stop_token_ids"),
+            (json!({"ignore_eos": 1}), "ignore_eos"),
+            (json!({"chat_template_kwargs": []}), "chat_template_kwargs"),
+            (json!({"chat_template_kwargs": {"x": "y".repeat(20_000)}}), "chat_template_kwargs"),
+            (json!({"continue_final_message": true}), "continue_final_message"),
+            (json!({"messages": [{"role": "tool", "content": "x"}]}), "messages[0].tool_call_id"),
+            (
+                json!({"messages": [{"role": "user", "content": "x", "tool_calls": [{}]}]}),
+                "messages[0].tool_calls",
+            ),
         ] {
             check_refused(extra, param);
         }
@@ -392,10 +303,13 @@ mod tests {
     #[test]
     fn what_would_change_the_answer_and_is_not_supported_is_refused_by_name() {
         for (extra, param) in [
-            (json!({"n": 2}), "n"),
-            (json!({"tools": [{}]}), "tools"),
-            (json!({"response_format": {"type": "json_object"}}), "response_format"),
-            (json!({"logprobs": true}), "logprobs"),
+            (json!({"functions": [{}]}), "functions"),
+            (json!({"best_of": 2}), "best_of"),
+            (json!({"min_tokens": 2}), "min_tokens"),
+            (json!({"store": true}), "store"),
+            (json!({"service_tier": "priority"}), "service_tier"),
+            (json!({"reasoning_effort": "high"}), "reasoning_effort"),
+            (json!({"grammar": "root ::= x"}), "grammar"),
             (json!({"audio": {}}), "audio"),
             (
                 json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
@@ -426,21 +340,50 @@ mod tests {
             {"role": "developer", "content": [{"type": "text", "text": "a"},
                                               {"type": "text", "text": "b"}]},
         ]}));
-        let Input::Chat(messages) = wanted.unwrap().input else { panic!("it is a chat") };
-        assert_eq!((messages[0].role.as_str(), messages[0].content.as_str()), ("system", "ab"));
+        let Input::Chat(talk) = wanted.unwrap().input else { panic!("it is a chat") };
+        let first = &talk.messages[0];
+        assert_eq!((first.role.as_str(), first.content.as_str()), ("system", "ab"));
     }
 
     #[test]
-    fn a_prompt_is_text_or_tokens() {
-        let prompt = |value: Value| {
-            let body = json!({"prompt": value}).to_string();
-            Wanted::completion(body.as_bytes(), 7).map(|wanted| wanted.input)
-        };
-        assert!(matches!(prompt(json!("a")), Ok(Input::Text(text)) if text == "a"));
-        assert!(matches!(prompt(json!(["a"])), Ok(Input::Text(text)) if text == "a"));
-        assert!(matches!(prompt(json!([1, 2])), Ok(Input::Tokens(ids)) if ids == [1, 2]));
-        for bad in [json!([]), json!(["a", "b"]), json!([1, -2]), json!([1, "a"]), json!({})] {
-            assert!(prompt(bad).is_err());
+    fn an_answer_opens_as_it_is_asked_to() {
+        let last = json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]);
+        for (extra, opening) in [
+            (json!({}), Opening::Message),
+            (json!({"add_generation_prompt": false}), Opening::Nothing),
+            (json!({"messages": last, "continue_final_message": true}), Opening::LastMessage),
+        ] {
+            let Input::Chat(talk) = chat(extra).unwrap().input else { panic!("it is a chat") };
+            assert_eq!(talk.opening, opening);
+        }
+    }
+
+    fn completion(extra: Value) -> Result<Wanted, String> {
+        let mut body = json!({"prompt": "hi"});
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        let param = |fault: Fault| fault.json()["error"]["param"].as_str().unwrap().to_string();
+        Wanted::completion(body.to_string().as_bytes(), 7).map_err(param)
+    }
+
+    #[test]
+    fn completions_have_their_own_words() {
+        let wanted = completion(json!({"prompt": ["a", "b"], "n": 8, "best_of": 8, "logprobs": 0}));
+        let options = wanted.unwrap().options;
+        assert_eq!((options.choices, options.log_probs), (8, Some(0)));
+        assert_eq!(completion(json!({"echo": true})).unwrap().options.echo, Echo::Prompt);
+        for (extra, param) in [
+            (json!({"prompt": ["a", "b"], "n": 9}), "n"),
+            (json!({"prompt": vec!["a"; 17]}), "prompt"),
+            (json!({"prompt": []}), "prompt"),
+            (json!({"logprobs": 6}), "logprobs"),
+            (json!({"logprobs": true}), "logprobs"),
+            (json!({"echo": true, "logprobs": 1}), "echo"),
+            (json!({"suffix": "x"}), "suffix"),
+            (json!({"max_tokens": 0, "echo": true}), "max_tokens"),
+            (json!({"n": 2, "best_of": 3}), "best_of"),
+            (json!({"tools": [{}]}), "tools"),
+        ] {
+            assert_eq!(completion(extra.clone()).unwrap_err(), param, "{extra}");
         }
     }
 

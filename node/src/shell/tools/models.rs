@@ -1,19 +1,23 @@
 //! `cadencia models`
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::megabytes;
-use crate::shell::args::Models;
+use crate::shell::Usage;
+use crate::shell::args::{Models, ModelsAction};
 use crate::shell::library::{self, Description};
 use crate::shell::settings::Settings;
 
-/// Lists the models in the models folders.
+/// Lists the models in the models folders, or removes one.
 pub fn models(flags: &Models, settings: &Settings) -> Result<ExitCode> {
+    if let Some(ModelsAction::Rm { name, yes }) = &flags.action {
+        return remove(name, *yes, settings);
+    }
     let files = library::list(&settings.models_dirs);
     let described = files.iter().map(|path| (path, library::describe(path)));
     let mut out = std::io::stdout().lock();
@@ -34,7 +38,7 @@ pub fn models(flags: &Models, settings: &Settings) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut rows = vec![
-        ["NAME", "SIZE", "ARCHITECTURE", "WEIGHTS", "PARAMETERS", "CONTEXT", "CHAT"]
+        ["NAME", "SIZE", "MEMORY", "ARCHITECTURE", "WEIGHTS", "PARAMETERS", "CONTEXT", "CHAT"]
             .map(String::from),
     ];
     let mut refused = Vec::new();
@@ -51,15 +55,45 @@ pub fn models(flags: &Models, settings: &Settings) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Removes all files of the model `name`, after a question unless `yes` was said already.
+fn remove(name: &str, yes: bool, settings: &Settings) -> Result<ExitCode> {
+    let files = library::files_of(name, &settings.models_dirs)?;
+    let bytes = files.iter().filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum();
+    let what = match files.as_slice() {
+        [file] => file.display().to_string(),
+        [first, rest @ ..] => format!("{} and {} more files", first.display(), rest.len()),
+        [] => bail!("{name} has no files"),
+    };
+    if !yes {
+        if !std::io::stdin().is_terminal() {
+            return Err(Usage(format!("{what} would be removed; say --yes to do it")).into());
+        }
+        eprint!("remove {what} ({})? [y/N] ", megabytes(bytes));
+        let mut answer = String::new();
+        std::io::stdin().read_line(&mut answer).context("no answer")?;
+        if !matches!(answer.trim().to_lowercase().as_str(), "y" | "yes") {
+            eprintln!("nothing was removed");
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    // The first file goes first: without it nobody takes the others for a model.
+    for file in &files {
+        std::fs::remove_file(file).with_context(|| format!("cannot remove {}", file.display()))?;
+    }
+    eprintln!("removed {what} ({})", megabytes(bytes));
+    Ok(ExitCode::SUCCESS)
+}
+
 fn broken(path: &Path, error: &str) -> Value {
     json!({"name": library::name(path), "path": path, "error": error})
 }
 
-fn row(description: &Description) -> [String; 7] {
+fn row(description: &Description) -> [String; 8] {
     let d = description;
     [
         d.name.clone(),
         megabytes(d.bytes),
+        d.memory.map_or("-".into(), megabytes),
         d.architecture.clone(),
         d.weights.clone(),
         format!("{:.0}M", d.parameters as f64 / 1e6),
