@@ -2,7 +2,7 @@
 //! and the weighted sum of values.
 
 use super::activation::quantise_block;
-use super::bits::{bit_length, round_shift, round_shift_32};
+use super::bits::{bit_length, round_shift};
 use super::block::{Blocks, GROUP, ZERO};
 use super::functions::{exp2_negative, sine_cosine};
 use super::norm::{Epsilon, rms_norm_head, settle};
@@ -47,15 +47,23 @@ impl Rotation {
     #[inline(always)]
     pub fn apply(&self, pairing: Pairing, x: &mut [i32]) {
         let n = self.pairs.len();
-        for (i, &(sine, cosine)) in self.pairs.iter().enumerate() {
-            let (a, b) = match pairing {
-                Pairing::Adjacent => (2 * i, 2 * i + 1),
-                Pairing::Halves => (i, i + n),
-            };
-            let (u, v) = (x[a], x[b]);
-            // |u|, |v| <= 32767 and sine^2 + cosine^2 is 2^30 to 4 digits: below 2^31 each.
-            x[a] = round_once(u * cosine - v * sine);
-            x[b] = round_once(u * sine + v * cosine);
+        // |u|, |v| <= 32767 and sine^2 + cosine^2 is 2^30 to 4 digits: below 2^31 each.
+        let rotate = |u: &mut i32, v: &mut i32, (sine, cosine): (i32, i32)| {
+            (*u, *v) = (round_once(*u * cosine - *v * sine), round_once(*u * sine + *v * cosine));
+        };
+        match pairing {
+            Pairing::Adjacent => {
+                for (pair, &by) in x.chunks_exact_mut(2).zip(&self.pairs) {
+                    let [u, v] = pair else { unreachable!("chunks of two") };
+                    rotate(u, v, by);
+                }
+            }
+            Pairing::Halves => {
+                let (first, second) = x[..2 * n].split_at_mut(n);
+                for ((u, v), &by) in first.iter_mut().zip(second).zip(&self.pairs) {
+                    rotate(u, v, by);
+                }
+            }
         }
     }
 }
@@ -76,8 +84,16 @@ pub fn hadamard_len(n: usize) -> usize {
 #[inline(always)]
 pub fn hadamard(x: &mut [i32]) {
     let len = hadamard_len(x.len());
+    // Stages commute, and their sums are exact; those within eight numbers are done by register.
+    let within = if len >= 8 { 8 } else { 1 };
+    if within == 8 {
+        for eight in x.chunks_exact_mut(8) {
+            let eight: &mut [i32; 8] = eight.try_into().expect("chunks of eight");
+            *eight = butterfly::<4>(&butterfly::<2>(&butterfly::<1>(eight)));
+        }
+    }
     for x in x.chunks_exact_mut(len) {
-        let mut step = 1;
+        let mut step = within;
         while step < len {
             for x in x.chunks_exact_mut(2 * step) {
                 let (a, b) = x.split_at_mut(step);
@@ -88,6 +104,15 @@ pub fn hadamard(x: &mut [i32]) {
             step *= 2;
         }
     }
+}
+
+/// One stage of the transform of eight numbers: sums and differences of those `STEP` apart.
+#[inline(always)]
+fn butterfly<const STEP: usize>(x: &[i32; 8]) -> [i32; 8] {
+    std::array::from_fn(|i| {
+        let (own, other) = (x[i], x[i ^ STEP]);
+        other + if i & STEP == 0 { own } else { -own }
+    })
 }
 
 /// What happens to a head before it is quantised.
@@ -140,9 +165,22 @@ pub fn quantise_head(
 fn gather(x: Blocks, start: usize, head: &mut [i32]) -> i32 {
     let groups = start / GROUP..(start + head.len()).div_ceil(GROUP);
     let top = i32::from(x.e[groups].iter().copied().max().unwrap_or(ZERO));
-    for (i, h) in head.iter_mut().enumerate() {
-        let down = top - i32::from(x.e[(start + i) / GROUP]);
-        *h = round_shift_32(x.m[start + i].into(), down as u32);
+    let mut at = start;
+    let mut rest = head;
+    while !rest.is_empty() {
+        // What is left of the block that the next number lies in.
+        let (own, later) = rest.split_at_mut((GROUP - at % GROUP).min(rest.len()));
+        let down = (top - i32::from(x.e[at / GROUP])) as u32;
+        let m = &x.m[at..at + own.len()];
+        let half = if (1..=30).contains(&down) { 1 << (down - 1) } else { 0 };
+        match down {
+            0..=30 => {
+                own.iter_mut().zip(m).for_each(|(h, &m)| *h = (i32::from(m) + half) >> down);
+            }
+            _ => own.fill(0),
+        }
+        at += own.len();
+        rest = later;
     }
     top
 }

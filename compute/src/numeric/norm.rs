@@ -50,13 +50,13 @@ fn mean_square(x: Blocks, epsilon: Epsilon) -> Positive {
 /// The exact sum of squares of a block, below 2^35.
 #[inline(always)]
 fn square_sum(m: &[i16; GROUP]) -> u64 {
-    // Two squares fit 31 bits; the sums of sixteen pairs are taken in halves of 16 bits.
+    // A square fits 30 bits; the sums of 32 are taken in halves of 16 bits, so that registers of 32
+    // bits hold them.
     let (mut low, mut high) = (0u32, 0u32);
-    for i in 0..GROUP / 2 {
-        let pair = i32::from(m[2 * i]) * i32::from(m[2 * i])
-            + i32::from(m[2 * i + 1]) * i32::from(m[2 * i + 1]);
-        low += pair as u32 & 0xffff;
-        high += pair as u32 >> 16;
+    for &m in m {
+        let square = (i32::from(m) * i32::from(m)) as u32;
+        low += square & 0xffff;
+        high += square >> 16;
     }
     u64::from(low) + (u64::from(high) << 16)
 }
