@@ -3,6 +3,8 @@
 //!
 //! `CADENCIA_SOAK=1` tries a million.
 
+use std::sync::LazyLock;
+
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use compute::template::{ChatTemplate, CivilTime};
@@ -80,10 +82,10 @@ fn right() -> Vec<Value> {
     ]
 }
 
-/// A value that may stand where another was wanted.
-fn odd(dice: &mut Dice) -> Value {
+/// Values that may stand where others were wanted.
+static ODD: LazyLock<Vec<Value>> = LazyLock::new(|| {
     let deep = (0..100).fold(Value::Null, |inner, _| json!([inner]));
-    let values = [
+    vec![
         Value::Null,
         json!(true),
         json!(0),
@@ -107,8 +109,11 @@ fn odd(dice: &mut Dice) -> Value {
         json!({"role": "tool", "content": "x", "tool_call_id": "y"}),
         json!("(a|b)*{1000}"),
         deep,
-    ];
-    let value = dice.of(&values).clone();
+    ]
+});
+
+fn odd(dice: &mut Dice) -> Value {
+    let value = dice.of(&ODD).clone();
     if dice.one_in(4) { json!([value, dice.roll()]) } else { value }
 }
 
