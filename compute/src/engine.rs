@@ -457,6 +457,16 @@ impl Session {
         self.stage.cache.pages()
     }
 
+    /// Goes on with `pages` in place of its first ones, which hold the same: another sequence's, say,
+    /// that has been fed the same tokens.
+    ///
+    /// # Panics
+    /// Where there are more of them than full pages.
+    pub fn exchange(&mut self, pages: Vec<Arc<Page>>) {
+        assert!(pages.len() * PAGE <= self.position(), "only full pages are exchanged");
+        self.stage.cache.exchange(pages);
+    }
+
     /// How many pages must be had before `tokens` more can be fed.
     pub fn pages_wanted(&self, tokens: usize) -> usize {
         let position = self.stage.position;

@@ -145,6 +145,13 @@ impl Cache {
         &self.pages
     }
 
+    /// Puts `pages`, which hold the same, in place of the first ones.
+    pub fn exchange(&mut self, pages: Vec<Arc<Page>>) {
+        for (own, other) in self.pages.iter_mut().zip(pages) {
+            *own = other;
+        }
+    }
+
     /// Gives up all pages that hold nothing before `position`.
     pub fn truncate(&mut self, position: usize) {
         self.pages.truncate(position.div_ceil(PAGE));

@@ -4,7 +4,9 @@
 //! pages that followed. A page is found only under the very tokens that come before it, in one model
 //! and class (each has a tree of its own), so what is found is what would be computed.
 //!
-//! **Invariant:** only a leaf is partial, and only a leaf is ever given up.
+//! **Invariant:** only a leaf is partial, and only a leaf is ever given up. Who inserts a text goes on
+//! with the pages that are returned: then a page in use has no idle page before it, and all that is
+//! idle can be given up, leaf by leaf.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -104,12 +106,14 @@ impl<P: Clone> Prefixes<P> {
     }
 
     /// Remembers that `pages` hold `tokens`, whose last page may be partial. What is known already
-    /// stays as it is.
-    pub fn insert(&mut self, tokens: &[u32], pages: &[P]) {
+    /// stays as it is; the pages that now hold the text are returned, as far as they are full.
+    pub fn insert(&mut self, tokens: &[u32], pages: &[P]) -> Vec<P> {
         let mut parent = None;
+        let mut held = Vec::with_capacity(pages.len());
         for (chunk, page) in tokens.chunks(self.page).zip(pages) {
             let children = self.children(parent);
             if let Some(&known) = children.get(chunk) {
+                held.push(self.node(known).page.clone());
                 parent = Some(known);
                 continue;
             }
@@ -117,7 +121,7 @@ impl<P: Clone> Prefixes<P> {
             let longer = shorter.filter(|(_, same)| *same == chunk.len());
             if longer.is_some() {
                 // A page that begins like this partial one, and holds more, is there.
-                return;
+                break;
             }
             let outdated =
                 shorter.filter(|(id, same)| self.node(*id).tokens.len() == *same).map(|(id, _)| id);
@@ -126,7 +130,10 @@ impl<P: Clone> Prefixes<P> {
                 self.remove(id);
             }
             parent = Some(self.add(parent, chunk, page.clone()));
+            held.push(page.clone());
         }
+        held.truncate(tokens.len() / self.page);
+        held
     }
 
     /// Gives up pages for which `idle` holds, least worth first, until `count` are; how many were.
@@ -225,7 +232,9 @@ mod tests {
     /// A tree of pages of four tokens.
     fn tree(texts: &[(&[u32], &[u32])]) -> Prefixes<u32> {
         let mut tree = Prefixes::new(4);
-        texts.iter().for_each(|(tokens, pages)| tree.insert(tokens, pages));
+        for (tokens, pages) in texts {
+            tree.insert(tokens, pages);
+        }
         tree
     }
 
@@ -257,6 +266,16 @@ mod tests {
         assert_eq!(tree.len(), 2);
         tree.insert(&[1, 3], &[21]);
         assert_eq!((tree.len(), tree.find(&[1, 3, 9])), (3, found(&[21], 2)));
+    }
+
+    #[test]
+    fn who_brings_what_is_known_goes_on_with_the_pages_that_are_there() {
+        let mut tree = tree(&[(&[1, 1, 1, 1, 2, 2], &[10, 11])]);
+        let own = tree.insert(&[1, 1, 1, 1, 2, 2, 2, 2, 3], &[20, 21, 22]);
+        assert_eq!(own, [10, 21]);
+        assert_eq!(tree.find(&[1, 1, 1, 1, 2, 2, 2, 2, 3]), found(&[10, 21, 22], 9));
+        // Pages 20 and 11 are nobody's any more, and all others are in use or can be given up.
+        assert_eq!(tree.give_up(9, |page| *page != 10), 2);
     }
 
     #[test]

@@ -340,10 +340,13 @@ impl<'a> Engine<'a> {
 
     /// Keeps full pages that a sequence has just filled, so that others find them.
     fn remember_full(&mut self, i: usize, count: usize) {
-        let running = &self.running[i];
-        let full = running.session.position() / PAGE;
-        if full > (running.session.position().saturating_sub(count)) / PAGE {
-            self.known.insert(&running.text[..full * PAGE], &running.session.pages()[..full]);
+        let Running { session, text, .. } = &mut self.running[i];
+        let full = session.position() / PAGE;
+        if full > (session.position().saturating_sub(count)) / PAGE {
+            let text = &text[..full * PAGE];
+            // Where another has computed the same meanwhile, one copy is enough.
+            let held = self.known.insert(text, &session.pages()[..full]);
+            session.exchange(held);
         }
     }
 

@@ -13,6 +13,7 @@ mod errors;
 mod hub;
 mod keys;
 mod letters;
+mod load;
 mod logprobs;
 mod metrics;
 mod origin;
