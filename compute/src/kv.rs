@@ -308,6 +308,8 @@ pub struct HeadPage<'a> {
 /// A stretch of positions that lie in one page.
 #[derive(Debug, Clone)]
 pub struct Stretch<'a> {
+    /// Its number.
+    pub number: usize,
     /// The page.
     pub page: HeadPage<'a>,
     /// Where they are in the page.
@@ -361,7 +363,7 @@ impl<'a> HeadCache<'a> {
         (positions.start / PAGE..positions.end.div_ceil(PAGE)).map(move |i| {
             let first = positions.start.max(i * PAGE);
             let inside = first - i * PAGE..(positions.end - i * PAGE).min(PAGE);
-            Stretch { page: cache.page(i), inside, before: first - positions.start }
+            Stretch { number: i, page: cache.page(i), inside, before: first - positions.start }
         })
     }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::arch::CONTEXT_MAX;
 use crate::kernels::attention::{Averages, Queries, Scratch, Seen, top_exponent};
-use crate::kv::{HeadCache, KEYS_ABREAST, Stretch};
+use crate::kv::{HeadCache, KEYS_ABREAST, PAGE, Stretch};
 use crate::numeric::attention::{Average, LOGIT_MAX, QueryFactor};
 
 /// Positions, whole eights, whose weighted values are summed in 32 bits: 4,096 * 4,095 * 127 is below 2^31.
@@ -91,7 +91,12 @@ unsafe fn scores<const N: usize>(
     // SAFETY: the positions are whole eights inside the cache; `q` has N heads.
     unsafe {
         let ones = _mm256_set1_epi16(1);
-        for Stretch { page, inside, before } in cache.stretches(positions) {
+        for Stretch { number, page, inside, before } in cache.stretches(positions) {
+            // Memory that is read soon: the next keys, and the values that are added afterwards.
+            ahead(page.values);
+            if (number + 1) * PAGE < cache.capacity() {
+                ahead(cache.page(number + 1).keys);
+            }
             for at in inside.clone().step_by(KEYS_ABREAST) {
                 let keys = page.keys.as_ptr().add(at * head).cast::<__m256i>();
                 let mut dots = [_mm256_setzero_si256(); N];
@@ -113,6 +118,15 @@ unsafe fn scores<const N: usize>(
                 }
             }
         }
+    }
+}
+
+/// Asks for memory: a page's part is too short for the processor to see by itself what is next.
+#[inline(always)]
+unsafe fn ahead(part: &[i8]) {
+    for line in part.chunks(64) {
+        // SAFETY: a prefetch has no effect but on speed.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr()) };
     }
 }
 
@@ -170,7 +184,7 @@ unsafe fn weights(
         let largest = _mm256_set1_epi32(largest);
         let twelve = _mm256_set1_epi32(0xfff);
         let mut sums = [_mm256_setzero_si256(); 2];
-        for Stretch { page, inside, before } in cache.stretches(begin..begin + logits.len()) {
+        for Stretch { page, inside, before, .. } in cache.stretches(begin..begin + logits.len()) {
             for at in inside.clone().step_by(KEYS_ABREAST) {
                 let i = before + at - inside.start;
                 let l = _mm256_loadu_si256(logits.as_ptr().add(i).cast());
@@ -258,7 +272,8 @@ unsafe fn values<const N: usize>(
             for d in (0..head).step_by(16) {
                 let zero = _mm256_setzero_si256();
                 let (mut upper, mut lower) = ([[zero; 2]; N], [[zero; 2]; N]);
-                for Stretch { page, inside, before } in cache.stretches(begin + start..begin + end)
+                for Stretch { page, inside, before, .. } in
+                    cache.stretches(begin + start..begin + end)
                 {
                     for at in inside.clone().step_by(2) {
                         let i = start + before + at - inside.start;
