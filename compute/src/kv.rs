@@ -11,7 +11,7 @@
 //! position lies changes nothing.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::numeric::attention::HeadScale;
@@ -68,12 +68,15 @@ pub struct Pages {
     shape: Shape,
     max: usize,
     taken: AtomicUsize,
+    /// Memory of pages that are gone, for those that come: an allocator would have to look for room
+    /// for pieces of this size again and again, and scatter what it has.
+    spare: Mutex<Vec<Vec<Line>>>,
 }
 
 impl Pages {
     /// At most `max` pages of `shape` at a time.
     pub fn new(shape: Shape, max: usize) -> Arc<Self> {
-        Arc::new(Self { shape, max, taken: AtomicUsize::new(0) })
+        Arc::new(Self { shape, max, taken: AtomicUsize::new(0), spare: Mutex::default() })
     }
 
     /// What one of them has room for.
@@ -95,7 +98,9 @@ impl Pages {
     fn take(self: &Arc<Self>) -> Option<Page> {
         let more = |taken| (taken < self.max).then_some(taken + 1);
         self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        let lines = vec![Line([0; 64]); self.shape.page_bytes() / size_of::<Line>()];
+        let spare = self.spare.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
+        let fresh = || vec![Line([0; 64]); self.shape.page_bytes() / size_of::<Line>()];
+        let lines = spare.unwrap_or_else(fresh);
         Some(Page { lines, home: self.clone() })
     }
 }
@@ -109,6 +114,8 @@ pub struct Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
+        let mut spare = self.home.spare.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        spare.push(std::mem::take(&mut self.lines));
         self.home.taken.fetch_sub(1, Ordering::Relaxed);
     }
 }

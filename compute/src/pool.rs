@@ -9,15 +9,16 @@
 
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long a thread spins for the next step before it sleeps: the time between two tokens.
 const SPIN_MAX: Duration = Duration::from_micros(60);
-/// Spins at a meeting before the processor is offered to others.
-const SPINS_BEFORE_YIELD: u32 = 4_000;
+/// Spins at a meeting before a thread sleeps: some twenty microseconds, more than meetings take where
+/// each thread has a processor. Where it has not, whoever spins only keeps the others from theirs.
+const SPINS_BEFORE_SLEEP: u32 = 4_000;
 
 /// A step, with its lifetime erased: valid until the last thread has reported back.
 #[derive(Clone, Copy)]
@@ -45,6 +46,40 @@ struct Meeting {
     round: AtomicUsize,
     next: AtomicUsize,
     broken: AtomicBool,
+    /// Threads that sleep, or are about to, until something above changes.
+    sleepers: AtomicUsize,
+    bed: Mutex<()>,
+    bell: Condvar,
+}
+
+impl Meeting {
+    /// Waits until `over`, spinning first. Who makes it over must call [`Meeting::ring`] afterwards.
+    fn wait(&self, over: impl Fn() -> bool) {
+        for _ in 0..SPINS_BEFORE_SLEEP {
+            if over() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        // Sequentially consistent, as in `ring`: of the two, one sees what the other did.
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let mut bed = self.bed.lock().expect("no thread panics in its sleep");
+        while !over() {
+            bed = self.bell.wait(bed).expect("no thread panics in its sleep");
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Wakes those who sleep, to look again.
+    fn ring(&self) {
+        fence(Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            // Under the lock, or one could miss it between its last look and its sleep.
+            drop(self.bed.lock().expect("no thread panics in its sleep"));
+            self.bell.notify_all();
+        }
+    }
 }
 
 /// One thread's view of a step.
@@ -72,18 +107,12 @@ impl Team<'_> {
             meeting.arrived.store(0, Ordering::Relaxed);
             meeting.next.store(0, Ordering::Relaxed);
             meeting.round.store(round.wrapping_add(1), Ordering::Release);
+            meeting.ring();
             return;
         }
-        let mut spins = 0;
-        while meeting.round.load(Ordering::Acquire) == round {
-            assert!(!meeting.broken.load(Ordering::Relaxed), "another thread of the step panicked");
-            spins += 1;
-            if spins < SPINS_BEFORE_YIELD {
-                std::hint::spin_loop();
-            } else {
-                std::thread::yield_now();
-            }
-        }
+        let met = || meeting.round.load(Ordering::Acquire) != round;
+        meeting.wait(|| met() || meeting.broken.load(Ordering::Relaxed));
+        assert!(met(), "another thread of the step panicked");
     }
 
     /// Shares `0..count` out among the threads, `chunk` at a time; each number is given to exactly
@@ -136,6 +165,9 @@ impl Pool {
                 round: AtomicUsize::new(0),
                 next: AtomicUsize::new(0),
                 broken: AtomicBool::new(false),
+                sleepers: AtomicUsize::new(0),
+                bed: Mutex::new(()),
+                bell: Condvar::new(),
             },
             panicked: AtomicBool::new(false),
         });
@@ -181,16 +213,9 @@ impl Pool {
         let mine = catch_unwind(AssertUnwindSafe(|| step(&team)));
         if mine.is_err() {
             shared.meeting.broken.store(true, Ordering::Relaxed);
+            shared.meeting.ring();
         }
-        let mut spins = 0;
-        while shared.finished.load(Ordering::Acquire) + 1 < self.count() {
-            spins += 1;
-            if spins < SPINS_BEFORE_YIELD {
-                std::hint::spin_loop();
-            } else {
-                std::thread::yield_now();
-            }
-        }
+        shared.meeting.wait(|| shared.finished.load(Ordering::Acquire) + 1 >= self.count());
         shared.meeting.arrived.store(0, Ordering::Relaxed);
         shared.meeting.broken.store(false, Ordering::Relaxed);
         let theirs = shared.panicked.swap(false, Ordering::Relaxed);
@@ -229,8 +254,10 @@ fn work(shared: &Shared, id: usize) {
         if catch_unwind(AssertUnwindSafe(|| step(&team))).is_err() {
             shared.panicked.store(true, Ordering::Relaxed);
             shared.meeting.broken.store(true, Ordering::Relaxed);
+            shared.meeting.ring();
         }
         shared.finished.fetch_add(1, Ordering::AcqRel);
+        shared.meeting.ring();
     }
 }
 

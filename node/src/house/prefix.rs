@@ -72,6 +72,12 @@ impl<P: Clone> Prefixes<P> {
         path.len() * self.page + part.map_or(0, |(_, same)| same)
     }
 
+    /// How many full pages of `tokens` are known of which `which` holds.
+    pub fn full_pages(&self, tokens: &[u32], which: impl Fn(&P) -> bool) -> usize {
+        let (path, _) = self.path(tokens);
+        path.into_iter().filter(|id| which(&self.node(*id).page)).count()
+    }
+
     /// The longest beginning of `tokens` that is known; all pages on the way have been of use.
     pub fn find(&mut self, tokens: &[u32]) -> Found<P> {
         self.now += 1;

@@ -156,14 +156,26 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Lets the first of those that wait for pages go on, if there are enough by now.
+    /// Lets those that wait for pages go on, in their order, as long as there are pages for the text
+    /// that they have, beside what the others still need for theirs: prompts that pushed one another
+    /// out would be read again and again.
     fn unpark(&mut self) {
-        let Some(i) = self.running.iter().position(|running| running.parked) else { return };
-        let wanted = Limits::pages_min(self.running[i].text.len() + PAGE);
-        let free = self.pages.max() - self.pages.taken();
-        // The first of all never waits, or nobody would go on.
-        if i == 0 || wanted <= free + self.known.idle(is_idle) {
-            self.running[i].parked = false;
+        let wanted = |r: &Running| r.text.len().div_ceil(PAGE) + 1;
+        let going = self.running.iter().filter(|running| !running.parked);
+        let still: usize =
+            going.map(|r| wanted(r).saturating_sub(r.session.pages().len())).sum();
+        let free = self.pages.max() - self.pages.taken() + self.known.idle(is_idle);
+        let mut free = free.saturating_sub(still);
+        for (i, running) in self.running.iter_mut().enumerate().filter(|(_, r)| r.parked) {
+            // Pages that others are using cost nothing more; idle ones are counted as free.
+            let shared = self.known.full_pages(&running.text, |page| !is_idle(page));
+            let wanted = wanted(running) - shared;
+            // The first of all never waits, or nobody would go on.
+            if i > 0 && wanted > free {
+                return;
+            }
+            running.parked = false;
+            free = free.saturating_sub(wanted);
         }
     }
 

@@ -80,7 +80,8 @@ impl<'a> Running<'a> {
             text: ask.prompt,
             kept: 0,
             session,
-            parked: false,
+            // Until there are pages for its prompt.
+            parked: true,
             start: Instant::now(),
             first: None,
             body,
