@@ -11,8 +11,8 @@
 //! position lies changes nothing.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use crate::numeric::attention::HeadScale;
 

@@ -162,8 +162,7 @@ impl<'a> Engine<'a> {
     fn unpark(&mut self) {
         let wanted = |r: &Running| r.text.len().div_ceil(PAGE) + 1;
         let going = self.running.iter().filter(|running| !running.parked);
-        let still: usize =
-            going.map(|r| wanted(r).saturating_sub(r.session.pages().len())).sum();
+        let still: usize = going.map(|r| wanted(r).saturating_sub(r.session.pages().len())).sum();
         let free = self.pages.max() - self.pages.taken() + self.known.idle(is_idle);
         let mut free = free.saturating_sub(still);
         for (i, running) in self.running.iter_mut().enumerate().filter(|(_, r)| r.parked) {

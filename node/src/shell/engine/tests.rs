@@ -182,7 +182,13 @@ fn where_pages_are_scarce_requests_wait_and_are_answered_the_same() {
     let serving = serving();
     let dice = &mut Dice(7);
     for round in 0..4 {
-        let wishes: Vec<Wish> = (0..10).map(|_| Wish::random(dice)).collect();
+        let mut wishes: Vec<Wish> = (0..10).map(|_| Wish::random(dice)).collect();
+        // Short prompts, of which many fit, and answers for all of which there is no room.
+        for wish in wishes.iter_mut().skip(round % 2) {
+            wish.prompt.truncate(30);
+            wish.tokens_max *= 4;
+            wish.stop_tokens.clear();
+        }
         let solo: Vec<Answered> = wishes.iter().map(|wish| alone(&serving, wish)).collect();
         let pages = Limits::pages_min(CONTEXT);
         let limits = Limits { parallel: 10, pages, guessing: Guessing::On };
