@@ -11,7 +11,7 @@ BENCH_FLAGS ?=
 DEFAULT_MODEL := $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf
 
 .DEFAULT_GOAL := help
-.PHONY: help tools demo test lint soak bench bench-quick build models
+.PHONY: help tools demo test lint soak bench bench-quick bench-serving build models
 
 help: ## This list
 	@echo 'make TARGET, where TARGET is one of:'
@@ -41,6 +41,9 @@ bench: tools build ## Speed against llama.cpp on the same files and threads; pri
 
 bench-quick: tools build ## The same on the default model alone, few rounds
 	$(PYTHON) benches/versus-llama-cpp.py --only SmolLM2 --rounds 3 $(BENCH_FLAGS)
+
+bench-serving: tools build ## Many users: against one, against llama-server, prefixes, guessing, load (30 min)
+	$(PYTHON) benches/serving.py --model $(DEFAULT_MODEL) $(BENCH_FLAGS)
 
 build: tools ## The node, in release
 	$(CARGO) build --release --package node
