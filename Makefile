@@ -15,7 +15,7 @@ DEFAULT_MODEL := $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf
 
 help: ## This list
 	@echo 'make TARGET, where TARGET is one of:'
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 tools:
 	@command -v $(CARGO) >/dev/null || { echo "make: cargo is missing; install Rust from https://rustup.rs" >&2; exit 1; }
