@@ -41,10 +41,12 @@ fi
 if [ -n "${CADENCIA_MODELS_REQUIRED:-}" ]; then
   step "examples of README.md, with curl and the openai package"
   target=${CARGO_TARGET_DIR:-target}
-  "$cargo" build --package node
+  # The tests above have built the program; building it alone would choose other features.
+  [ -x "$target/debug/cadencia" ] || "$cargo" build --package node
   packages=$target/clients-packages
   python3 -c 'import sys; sys.path.insert(0, sys.argv[1]); import openai' "$packages" 2>/dev/null ||
-    python3 -m pip install --quiet --disable-pip-version-check --target "$packages" 'openai>=3.57,<4'
+    python3 -m pip install --quiet --disable-pip-version-check --no-warn-conflicts \
+      --root-user-action ignore --target "$packages" 'openai>=3.57,<4'
   PYTHONPATH=$packages${PYTHONPATH:+:$PYTHONPATH} python3 scripts/clients.py \
     --binary "$target/debug/cadencia" --model "$CADENCIA_MODELS/SmolLM2-135M-Instruct.Q4_1.gguf"
 fi

@@ -20,8 +20,8 @@ pub fn rms_norm(x: Blocks, w: Blocks, epsilon: Epsilon, out: &mut BlocksMut) -> 
     for g in 0..x.e.len() {
         let ((xm, xe), (wm, we)) = (x.block(g), w.block(g));
         let mut z = [0; GROUP];
-        for i in 0..GROUP {
-            z[i] = i32::from(xm[i]) * i32::from(wm[i]);
+        for ((z, &x), &w) in z.iter_mut().zip(xm).zip(wm) {
+            *z = i32::from(x) * i32::from(w);
         }
         out.encode(g, &z, i32::from(xe) + i32::from(we));
     }
