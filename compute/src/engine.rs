@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use thiserror::Error;
 
-use crate::arch::{ArchError, CONTEXT_MAX};
+use crate::arch::{Arch, ArchError, CONTEXT_MAX};
 use crate::forward::{Pass, Span, Workspace};
 use crate::gguf::{Gguf, GgufError};
 use crate::kernels::Kernels;
@@ -188,8 +188,7 @@ impl Model {
         let file_bytes = file.file_bytes();
         let weights = Weights::load(file, threads, progress)?;
         let arch = &weights.arch;
-        let shape =
-            Shape { layers: arch.layers.len(), kv_heads: arch.kv_heads, head: arch.head_dim };
+        let kv_bytes_per_token = shape(arch, arch.layers.len()).bytes_per_position() as u64;
         let summary = Summary {
             name,
             architecture: arch.name.to_owned(),
@@ -201,7 +200,7 @@ impl Model {
             weight_bytes: weights.bytes,
             // Every packed matrix is read once a token.
             bytes_per_token: weights.bytes,
-            kv_bytes_per_token: shape.bytes_per_position() as u64,
+            kv_bytes_per_token,
             kernels: kernels.name(),
         };
         let pool = Pool::new(threads).map_err(LoadError::Threads)?;
@@ -235,9 +234,7 @@ impl Model {
     }
 
     fn pages_of(&self, halves: &Range<usize>, max: usize) -> Arc<Pages> {
-        let arch = &self.weights.arch;
-        let layers = layers(halves).len();
-        Pages::new(Shape { layers, kv_heads: arch.kv_heads, head: arch.head_dim }, max)
+        Pages::new(shape(&self.weights.arch, layers(halves).len()), max)
     }
 
     /// A new, empty sequence that can hold `context_max` tokens, with pages of its own.
@@ -258,7 +255,8 @@ impl Model {
         beginning: Vec<Arc<Page>>,
         position: usize,
     ) -> Session {
-        assert!(pages.shape() == self.pages(0).shape(), "pages of another model");
+        let arch = &self.weights.arch;
+        assert!(pages.shape() == shape(arch, arch.layers.len()), "pages of another model");
         assert!(position <= beginning.len() * PAGE, "tokens without pages");
         let cache = Cache::beginning(pages.clone(), beginning);
         let context_max = context_max.min(CONTEXT_MAX);
@@ -302,11 +300,6 @@ impl Model {
         self.pool.run(&|team| team.each(count, 1, work));
     }
 
-    /// Tokens that are computed together at most; more are computed in several passes.
-    pub fn batch_max(&self) -> usize {
-        self.tokens_max()
-    }
-
     fn check_tokens(&self, tokens: &[u32]) -> Result<(), StepError> {
         let vocabulary = self.weights.arch.vocab;
         match tokens.iter().find(|&&token| token as usize >= vocabulary) {
@@ -339,22 +332,38 @@ impl Model {
 
     /// Logits of each row of `residual`, which has left the last half-block: (index, logits).
     pub fn logits_of(&self, residual: Blocks, each: &mut dyn FnMut(usize, &[f32])) {
-        let (width, groups) = (self.weights.arch.width, self.weights.arch.width / GROUP);
+        let width = self.weights.arch.width;
         let count = residual.m.len() / width;
-        let rows_max = (LOGITS_BYTES_MAX / (size_of::<f32>() * self.weights.arch.vocab)).max(1);
-        let mut logits = Vec::new();
-        for first in (0..count).step_by(rows_max) {
-            let some = first..count.min(first + rows_max);
-            let rows = Blocks {
-                m: &residual.m[some.start * width..some.end * width],
-                e: &residual.e[some.start * groups..some.end * groups],
-            };
-            head::logits(&self.weights, self.kernels, &self.pool, rows, &mut logits);
-            for (i, row) in logits.chunks_exact(self.weights.arch.vocab).enumerate() {
-                each(first + i, row);
+        let rows: Vec<Blocks> = (0..count).map(|row| residual_row(residual, width, row)).collect();
+        self.logits_in_parts(&rows, &mut |first, numbers| {
+            let own = numbers.chunks_exact(self.weights.arch.vocab);
+            own.enumerate().for_each(|(i, row)| each(first + i, row));
+        });
+    }
+
+    /// Logits of `rows`, as many at a time as memory for them is meant for: (first row, logits).
+    fn logits_in_parts(&self, rows: &[Blocks], part: &mut dyn FnMut(usize, &mut [f32])) {
+        let vocab = self.weights.arch.vocab;
+        let rows_max = (LOGITS_BYTES_MAX / (size_of::<f32>() * vocab)).max(1);
+        let mut residual = BlockVec::default();
+        let mut numbers = Vec::new();
+        for (n, some) in rows.chunks(rows_max).enumerate() {
+            residual.m.clear();
+            residual.e.clear();
+            for row in some {
+                residual.m.extend_from_slice(row.m);
+                residual.e.extend_from_slice(row.e);
             }
+            let view = residual.view();
+            head::logits(&self.weights, self.kernels, &self.pool, view, &mut numbers);
+            part(n * rows_max, &mut numbers[..some.len() * vocab]);
         }
     }
+}
+
+/// The pages of sequences in `layers` layers.
+fn shape(arch: &Arch, layers: usize) -> Shape {
+    Shape { layers, kv_heads: arch.kv_heads, head: arch.head_dim }
 }
 
 /// The layers whose attention lies in `halves`: the even ones have a cache.
@@ -633,31 +642,23 @@ fn pass(
         row += count;
     }
     model.pass(0..model.halves(), &mut residual, &spans);
+    let row_of = |row| residual_row(residual.view(), width, row);
     let (vectors, logits): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|wish| wish.3);
     for (row, feed, place, _) in vectors {
-        let numbers = &mut head::vector(&model.weights, residual_row(&residual, width, row));
+        let numbers = &mut head::vector(&model.weights, row_of(row));
         take(Rows { of: &[(feed, place)], width, numbers });
     }
+    let of: Vec<_> = logits.iter().map(|(_, feed, place, _)| (*feed, *place)).collect();
+    let rows: Vec<Blocks> = logits.iter().map(|(row, ..)| row_of(*row)).collect();
     let vocab = model.weights.arch.vocab;
-    let rows_max = (LOGITS_BYTES_MAX / (size_of::<f32>() * vocab)).max(1);
-    let mut rows = BlockVec::default();
-    let mut numbers = Vec::new();
-    for some in logits.chunks(rows_max) {
-        rows.m.clear();
-        rows.e.clear();
-        for (row, ..) in some {
-            let row = residual_row(&residual, width, *row);
-            rows.m.extend_from_slice(row.m);
-            rows.e.extend_from_slice(row.e);
-        }
-        head::logits(&model.weights, model.kernels, &model.pool, rows.view(), &mut numbers);
-        let of: Vec<_> = some.iter().map(|(_, feed, place, _)| (*feed, *place)).collect();
-        take(Rows { of: &of, width: vocab, numbers: &mut numbers[..some.len() * vocab] });
-    }
+    model.logits_in_parts(&rows, &mut |first, numbers| {
+        let of = &of[first..][..numbers.len() / vocab];
+        take(Rows { of, width: vocab, numbers });
+    });
 }
 
 /// Row `row` of residual rows as wide as `width`.
-fn residual_row(all: &BlockVec, width: usize, row: usize) -> Blocks<'_> {
+fn residual_row(all: Blocks<'_>, width: usize, row: usize) -> Blocks<'_> {
     let groups = width / GROUP;
     Blocks { m: &all.m[row * width..][..width], e: &all.e[row * groups..][..groups] }
 }

@@ -289,8 +289,8 @@ impl Sampler {
     }
 }
 
-/// The likeliest token, the first of equals.
-fn argmax(logits: &[f32]) -> u32 {
+/// The likeliest token, the first of equals. `logits` has one or more.
+pub fn argmax(logits: &[f32]) -> u32 {
     let mut best = 0;
     for (token, logit) in logits.iter().enumerate() {
         if *logit > logits[best] {

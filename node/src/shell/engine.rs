@@ -160,6 +160,9 @@ impl<'a> Engine<'a> {
     /// that they have, beside what the others still need for theirs: prompts that pushed one another
     /// out would be read again and again.
     fn unpark(&mut self) {
+        if self.running.iter().all(|running| !running.parked) {
+            return;
+        }
         let wanted = |r: &Running| r.text.len().div_ceil(PAGE) + 1;
         let going = self.running.iter().filter(|running| !running.parked);
         let still: usize = going.map(|r| wanted(r).saturating_sub(r.session.pages().len())).sum();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use compute::engine::{Pages, Session, StepError};
+use compute::sample::argmax;
 
 use super::super::worker::Serving;
 use crate::house::draft;
@@ -95,12 +96,12 @@ impl Drafter {
             return Ok(Vec::new());
         }
         let mut guess = Vec::with_capacity(count);
-        guess.push(likeliest(self.session.logits(missing)?));
+        guess.push(argmax(self.session.logits(missing)?));
         self.fed.extend_from_slice(missing);
         while guess.len() < count && self.session.position() < self.session.context_max() {
             let start = Instant::now();
             let last = guess[guess.len() - 1];
-            guess.push(likeliest(self.session.logits(&[last])?));
+            guess.push(argmax(self.session.logits(&[last])?));
             self.fed.push(last);
             let took = start.elapsed().as_secs_f64();
             self.token_time +=
@@ -113,14 +114,4 @@ impl Drafter {
     pub fn note(&mut self, right: bool) {
         self.chance += TRIAL * (f64::from(u8::from(right)) - self.chance);
     }
-}
-
-fn likeliest(logits: &[f32]) -> u32 {
-    let mut best = 0;
-    for (token, logit) in logits.iter().enumerate() {
-        if *logit > logits[best] {
-            best = token;
-        }
-    }
-    best as u32
 }
