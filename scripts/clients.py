@@ -13,7 +13,6 @@ The node serves a copy of the model in which the template also knows tools, if i
 
 import argparse
 import json
-import os
 import pathlib
 import re
 import shutil
@@ -23,6 +22,8 @@ import sys
 import tempfile
 import threading
 import traceback
+
+import child
 
 READY_WITHIN_S = 180
 STOP_WITHIN_S = 30
@@ -129,14 +130,11 @@ class Node:
 
     def __init__(self, binary, model, home, flags=()):
         port_file = pathlib.Path(home) / "port"
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("CADENCIA_")}
-        for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
-            environment[name] = home
         command = [binary, "up", "--model", model, "--api", "127.0.0.1:0"]
         command += ["--port-file", str(port_file), *flags]
         self.log = open(pathlib.Path(home) / "log", "w+")
         self.process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            command, env=child.surroundings(home), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=self.log, text=True,
         )
         # A node that hangs while it loads is ended, which ends its output, too.
@@ -158,12 +156,7 @@ class Node:
         return self
 
     def __exit__(self, *_):
-        self.process.terminate()
-        try:
-            self.process.wait(STOP_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        child.stop(self.process, STOP_WITHIN_S)
 
 
 # --- the README ---------------------------------------------------------------------------------

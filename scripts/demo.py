@@ -20,6 +20,8 @@ import tempfile
 import threading
 import time
 
+import child
+
 READY_WITHIN_S = 120
 ANSWER_WITHIN_S = 120
 STOP_WITHIN_S = 10
@@ -35,14 +37,11 @@ class Node:
 
     def __init__(self, binary, model):
         self.home = tempfile.TemporaryDirectory(prefix="cadencia-demo-")
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("CADENCIA_")}
-        for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
-            environment[name] = self.home.name
         command = [binary, "up", "--model", model, "--api", "127.0.0.1:0"]
         self.started = time.monotonic()
         self.process = subprocess.Popen(
             command,
-            env=environment,
+            env=child.surroundings(self.home.name),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -61,13 +60,7 @@ class Node:
         return self
 
     def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(STOP_WITHIN_S)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+        child.stop(self.process, STOP_WITHIN_S)
         self.reader.join(STOP_WITHIN_S)
         self.home.cleanup()
 

@@ -1,0 +1,24 @@
+"""A node that a script runs: the surroundings it gets, and its end."""
+
+import os
+import subprocess
+
+
+def surroundings(home):
+    """This process's environment without settings of cadencia's, with `home` for its folders."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("CADENCIA_")}
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        environment[name] = home
+    return environment
+
+
+def stop(process, within_s):
+    """Asks `process` to stop, and kills it where it does not within `within_s` seconds."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(within_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
