@@ -1,7 +1,9 @@
 //! A model that answers: load a file, feed tokens, read logits.
 
+mod ends;
 mod error;
 mod head;
+mod part;
 mod session;
 mod stage;
 mod step;
@@ -16,17 +18,18 @@ use crate::forward::{Pass, Span, Workspace};
 use crate::gguf::Gguf;
 use crate::kernels::Kernels;
 use crate::kv::{Cache, Shape};
-use crate::numeric::block::{BlockVec, Blocks, BlocksMut, GROUP};
+use crate::numeric::block::{self, BlockVec, Blocks};
 use crate::pool::Pool;
 use crate::tokenizer::Tokenizer;
-use crate::weights::Weights;
+use crate::weights::{EndWeights, Weights};
 
 pub use crate::kv::{PAGE, Page, Pages};
+pub use ends::Returned;
 pub use error::{LoadError, StepError};
+pub use part::{Ends, Part};
 pub use session::Session;
-pub use stage::Stage;
-use step::residual_row;
-pub use step::{Feed, Rows, Wanted, step};
+pub use stage::{Beginning, Stage, StageFeed, pass_rows};
+pub use step::{Feed, Rows, Wanted, front, step};
 
 /// Which kernels compute. Every choice gives the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -49,6 +52,8 @@ pub struct LoadOptions {
     pub threads: usize,
     /// Which kernels.
     pub kernels: KernelChoice,
+    /// Which part of the model; `None` for all of it.
+    pub part: Option<Part>,
 }
 
 /// What a loaded model is.
@@ -62,17 +67,19 @@ pub struct Summary {
     pub context_length: usize,
     /// Layers.
     pub layers: usize,
+    /// Which part of it is loaded.
+    pub part: Part,
     /// Residual width.
     pub width: usize,
     /// Vocabulary size.
     pub vocabulary: usize,
     /// Size of the files, bytes.
     pub file_bytes: u64,
-    /// Weights in memory, bytes.
+    /// Weights of the part in memory, bytes.
     pub weight_bytes: u64,
-    /// Bytes of weights read to decode one token.
+    /// Bytes of weights read to decode one token in the part.
     pub bytes_per_token: u64,
-    /// KV cache for one token of context, bytes.
+    /// KV cache for one token of context in the part, bytes.
     pub kv_bytes_per_token: u64,
     /// Kernels in use, such as `avx2`.
     pub kernels: &'static str,
@@ -95,8 +102,6 @@ pub struct Model {
 const TOKENS_MAX: usize = 512;
 /// Bytes of buffers that a pass may use; a wide model takes fewer tokens at once.
 const SPACE_MAX: usize = 24 << 20;
-/// Bytes of logits that are computed together, at most.
-const LOGITS_BYTES_MAX: usize = 16 << 20;
 
 impl Model {
     /// Loads the file at `path`; `progress` hears (bytes done, bytes in all).
@@ -118,18 +123,23 @@ impl Model {
             KernelChoice::Reference => Kernels::Reference,
         };
         let file = Gguf::open(path)?;
-        let tokenizer = Tokenizer::from_metadata(file.metadata())?;
-        let template = file.metadata().str("tokenizer.chat_template").map(str::to_owned);
-        let name =
-            file.metadata().str("general.name").map(str::to_owned).unwrap_or_else(|| {
-                path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
-            });
+        let metadata = file.metadata();
+        let (tokenizer, template) = match &options.part {
+            Some(Part { ends: Ends::Elsewhere, .. }) => (None, None),
+            _ => {
+                let template = metadata.str("tokenizer.chat_template").map(str::to_owned);
+                (Tokenizer::from_metadata(metadata)?, template)
+            }
+        };
+        let name = model_name(&file, path);
         let file_bytes = file.file_bytes();
-        let weights = Weights::load(file, threads, progress)?;
+        let weights = Weights::load(file, options.part.as_ref(), threads, progress)?;
         let arch = &weights.arch;
-        let kv_bytes_per_token = shape(arch, arch.layers.len()).bytes_per_position() as u64;
+        let part = weights.part.clone();
+        let kv_bytes_per_token = shape(arch, &part.halves).bytes_per_position() as u64;
         let summary = Summary {
             name,
+            part,
             architecture: arch.name.to_owned(),
             context_length: arch.context_length,
             layers: arch.layers.len(),
@@ -152,31 +162,34 @@ impl Model {
         &self.summary
     }
 
-    /// Its tokeniser; `None` where the file says that it has none.
+    /// Its tokeniser; `None` where the file says that it has none, or the ends are elsewhere.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
         self.tokenizer.as_ref()
     }
 
-    /// Its chat template's source, if the file has one.
+    /// Its chat template's source, if the file has one and the ends are here.
     pub fn chat_template(&self) -> Option<&str> {
         self.template.as_deref()
     }
 
-    /// Half-blocks in the model: two for each layer.
+    /// Half-blocks in the model, loaded or not: two for each layer.
     pub fn halves(&self) -> usize {
-        2 * self.weights.layers.len()
+        2 * self.weights.arch.layers.len()
     }
 
-    /// Pages for sequences of the whole model, at most `max` at a time; see [`PAGE`].
+    /// Pages for sessions, at most `max` at a time; see [`PAGE`]. Those of a part have room for the
+    /// half-blocks that are loaded.
     pub fn pages(&self, max: usize) -> Arc<Pages> {
-        self.pages_of(&(0..self.halves()), max)
+        self.pages_of(&self.loaded(), max)
     }
 
-    fn pages_of(&self, halves: &Range<usize>, max: usize) -> Arc<Pages> {
-        Pages::new(shape(&self.weights.arch, layers(halves).len()), max)
+    /// Pages for stages of `halves`, at most `max` at a time.
+    pub fn pages_of(&self, halves: &Range<usize>, max: usize) -> Arc<Pages> {
+        Pages::new(shape(&self.weights.arch, halves), max)
     }
 
-    /// A new, empty sequence that can hold `context_max` tokens, with pages of its own.
+    /// A new, empty sequence that can hold `context_max` tokens, with pages of its own. What a
+    /// session of a part is asked for beyond [`front`] is refused.
     pub fn session(self: &Arc<Model>, context_max: usize) -> Session {
         let pages = self.pages(context_max.div_ceil(PAGE));
         self.session_in(&pages, context_max, Vec::new(), 0)
@@ -194,13 +207,8 @@ impl Model {
         beginning: Vec<Arc<Page>>,
         position: usize,
     ) -> Session {
-        let arch = &self.weights.arch;
-        assert!(pages.shape() == shape(arch, arch.layers.len()), "pages of another model");
-        assert!(position <= beginning.len() * PAGE, "tokens without pages");
-        let cache = Cache::beginning(pages.clone(), beginning);
-        let context_max = context_max.min(CONTEXT_MAX);
-        let halves = 0..self.halves();
-        let stage = Stage { model: self.clone(), halves, cache, position, context_max };
+        let beginning = Beginning { pages: beginning, position };
+        let stage = self.loaded_stage(self.loaded(), pages, context_max, beginning);
         Session { stage, logits: Vec::new() }
     }
 
@@ -208,13 +216,51 @@ impl Model {
     /// tokens.
     ///
     /// # Panics
-    /// Where the range is not one of the model's.
+    /// Where the half-blocks are not loaded; [`Model::stage_in`] refuses.
     pub fn stage(self: &Arc<Model>, halves: Range<usize>, context_max: usize) -> Stage {
-        assert!(halves.start <= halves.end && halves.end <= self.halves());
+        let pages = self.pages_of(&halves, context_max.div_ceil(PAGE));
+        let stage = self.stage_in(halves, &pages, context_max, Beginning::default());
+        stage.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// A stage that takes its pages from `pages`, made by [`Model::pages_of`] for the same
+    /// half-blocks, and begins with what `beginning` holds.
+    ///
+    /// # Errors
+    /// Some of the half-blocks are not loaded.
+    ///
+    /// # Panics
+    /// Where `pages` are of another shape, or `beginning` holds fewer tokens than it says.
+    pub fn stage_in(
+        self: &Arc<Model>,
+        halves: Range<usize>,
+        pages: &Arc<Pages>,
+        context_max: usize,
+        beginning: Beginning,
+    ) -> Result<Stage, StepError> {
+        let loaded = self.loaded();
+        let within = loaded.start <= halves.start && halves.end <= loaded.end;
+        if !within || halves.start > halves.end {
+            return Err(StepError::HalvesElsewhere { loaded, wanted: halves });
+        }
+        Ok(self.loaded_stage(halves, pages, context_max, beginning))
+    }
+
+    /// As [`Model::stage_in`], of half-blocks that are loaded.
+    fn loaded_stage(
+        self: &Arc<Model>,
+        halves: Range<usize>,
+        pages: &Arc<Pages>,
+        context_max: usize,
+        beginning: Beginning,
+    ) -> Stage {
+        let Beginning { pages: kept, position } = beginning;
+        assert!(pages.shape() == shape(&self.weights.arch, &halves), "pages of another model");
+        assert!(position <= kept.len() * PAGE, "tokens without pages");
+        let cache = Cache::beginning(pages.clone(), kept);
         // The bound that sums over positions are proven for.
         let context_max = context_max.min(CONTEXT_MAX);
-        let cache = Cache::new(self.pages_of(&halves, context_max.div_ceil(PAGE)));
-        Stage { model: self.clone(), halves, cache, position: 0, context_max }
+        Stage { model: self.clone(), halves, cache, position, context_max }
     }
 
     /// Takes rows of several sequences through `halves` together. Rows have been checked, and there
@@ -247,62 +293,57 @@ impl Model {
         }
     }
 
-    /// The residual rows that `tokens` begin with: what enters half-block 0.
-    ///
-    /// # Errors
-    /// A token is outside the vocabulary.
-    pub fn embed(&self, tokens: &[u32]) -> Result<BlockVec, StepError> {
-        self.check_tokens(tokens)?;
-        let mut all = BlockVec::zeros(tokens.len() * self.weights.arch.width);
-        for (row, &token) in tokens.iter().enumerate() {
-            self.embed_row(token, &mut all, row);
+    /// How many rows `residual` is, which may come from anybody.
+    fn count_rows(&self, residual: Blocks) -> Result<usize, StepError> {
+        block::check(residual).map_err(StepError::Encoding)?;
+        if !residual.m.len().is_multiple_of(self.width()) {
+            return Err(StepError::Encoding("the rows are not as wide as the model"));
         }
-        Ok(all)
+        Ok(residual.m.len() / self.width())
     }
 
-    /// Writes what `token`, which is in the vocabulary, begins with into row `row` of `all`.
-    fn embed_row(&self, token: u32, all: &mut BlockVec, row: usize) {
-        let width = self.weights.arch.width;
-        let groups = width / GROUP;
-        let m = &mut all.m[row * width..][..width];
-        let e = &mut all.e[row * groups..][..groups];
-        self.weights.embed(token, &mut BlocksMut { m, e });
+    fn width(&self) -> usize {
+        self.weights.arch.width
     }
 
-    /// Logits of each row of `residual`, which has left the last half-block: (index, logits).
-    pub fn logits_of(&self, residual: Blocks, each: &mut dyn FnMut(usize, &[f32])) {
-        let width = self.weights.arch.width;
-        let count = residual.m.len() / width;
-        let rows: Vec<Blocks> = (0..count).map(|row| residual_row(residual, width, row)).collect();
-        self.logits_in_parts(&rows, &mut |first, numbers| {
-            let own = numbers.chunks_exact(self.weights.arch.vocab);
-            own.enumerate().for_each(|(i, row)| each(first + i, row));
-        });
+    /// The half-blocks in memory.
+    fn loaded(&self) -> Range<usize> {
+        self.weights.part.halves.clone()
     }
 
-    /// Logits of `rows`, as many at a time as memory for them is meant for: (first row, logits).
-    fn logits_in_parts(&self, rows: &[Blocks], part: &mut dyn FnMut(usize, &mut [f32])) {
-        let vocab = self.weights.arch.vocab;
-        let rows_max = (LOGITS_BYTES_MAX / (size_of::<f32>() * vocab)).max(1);
-        let mut residual = BlockVec::default();
-        let mut numbers = Vec::new();
-        for (n, some) in rows.chunks(rows_max).enumerate() {
-            residual.m.clear();
-            residual.e.clear();
-            for row in some {
-                residual.m.extend_from_slice(row.m);
-                residual.e.extend_from_slice(row.e);
-            }
-            let view = residual.view();
-            head::logits(&self.weights, self.kernels, &self.pool, view, &mut numbers);
-            part(n * rows_max, &mut numbers[..some.len() * vocab]);
+    fn ends(&self) -> Result<&EndWeights, StepError> {
+        self.weights.ends.as_ref().ok_or(StepError::EndsElsewhere)
+    }
+
+    /// The ends, if the half-blocks from the first on are loaded, too.
+    fn beginning(&self) -> Result<&EndWeights, StepError> {
+        let loaded = self.loaded();
+        if loaded.start != 0 {
+            let wanted = 0..loaded.end;
+            return Err(StepError::HalvesElsewhere { loaded, wanted });
         }
+        self.ends()
+    }
+
+    /// The ends, if all half-blocks are loaded, too.
+    fn whole(&self) -> Result<&EndWeights, StepError> {
+        let (loaded, wanted) = (self.loaded(), 0..self.halves());
+        if loaded != wanted {
+            return Err(StepError::HalvesElsewhere { loaded, wanted });
+        }
+        self.ends()
     }
 }
 
-/// The pages of sequences in `layers` layers.
-fn shape(arch: &Arch, layers: usize) -> Shape {
-    Shape { layers, kv_heads: arch.kv_heads, head: arch.head_dim }
+/// What the file at `path` calls its model, or else what the file is called.
+pub(crate) fn model_name(file: &Gguf, path: &Path) -> String {
+    let stem = || path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    file.metadata().str("general.name").map_or_else(stem, str::to_owned)
+}
+
+/// What pages of sequences in `halves` have room for.
+pub(crate) fn shape(arch: &Arch, halves: &Range<usize>) -> Shape {
+    Shape { layers: layers(halves).len(), kv_heads: arch.kv_heads, head: arch.head_dim }
 }
 
 /// The layers whose attention lies in `halves`: the even ones have a cache.

@@ -1,5 +1,7 @@
 //! Why a model was refused, and why tokens were.
 
+use std::ops::Range;
+
 use thiserror::Error;
 
 use crate::arch::ArchError;
@@ -39,6 +41,19 @@ pub enum LoadError {
     /// Threads could not be started.
     #[error("compute threads cannot be started: {0}; ask for fewer")]
     Threads(std::io::Error),
+    /// The model has no such part.
+    #[error(
+        "half-blocks {start} to {end} are not a range of the model's {halves}; \
+         ask for a part of it"
+    )]
+    Part {
+        /// The first half-block asked for.
+        start: usize,
+        /// The one after the last.
+        end: usize,
+        /// Half-blocks of the model.
+        halves: usize,
+    },
     /// The kernels asked for do not run here.
     #[error("this processor has no {0}; use --kernels auto")]
     Kernels(&'static str),
@@ -72,4 +87,19 @@ pub enum StepError {
     /// A residual row that somebody sent breaks a rule of the format.
     #[error("the rows are not valid block floats: {0}")]
     Encoding(&'static str),
+    /// Half-blocks are wanted that are not loaded.
+    #[error(
+        "half-blocks {} to {} are wanted and {} to {} are loaded here; \
+         send rows to those who hold the others",
+        wanted.start, wanted.end, loaded.start, loaded.end
+    )]
+    HalvesElsewhere {
+        /// Half-blocks in memory.
+        loaded: Range<usize>,
+        /// Half-blocks that it would take.
+        wanted: Range<usize>,
+    },
+    /// The model's ends are wanted and are not loaded.
+    #[error("embedding and output of the model are not loaded here; load a part with its ends")]
+    EndsElsewhere,
 }

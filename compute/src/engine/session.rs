@@ -1,10 +1,10 @@
-//! One sequence of a whole model.
+//! One sequence of a model.
 
 use std::sync::Arc;
 
 use super::stage::Stage;
 use super::step::{Feed, Wanted, step};
-use super::{Model, PAGE, Page, StepError};
+use super::{Model, Page, StepError};
 
 /// One sequence: its KV cache and position. Dropping it frees the cache.
 #[derive(Debug)]
@@ -29,9 +29,9 @@ impl Session {
         &self.stage.model
     }
 
-    /// Its pages, in order. All but the last hold [`PAGE`] tokens.
+    /// Its pages, in order. All but the last hold [`super::PAGE`] tokens.
     pub fn pages(&self) -> &[Arc<Page>] {
-        self.stage.cache.pages()
+        self.stage.pages()
     }
 
     /// Goes on with `pages` in place of its first ones, which hold the same: another sequence's, say,
@@ -40,14 +40,12 @@ impl Session {
     /// # Panics
     /// Where there are more of them than full pages.
     pub fn exchange(&mut self, pages: Vec<Arc<Page>>) {
-        assert!(pages.len() * PAGE <= self.position(), "only full pages are exchanged");
-        self.stage.cache.exchange(pages);
+        self.stage.exchange(pages);
     }
 
     /// How many pages must be had before `tokens` more can be fed.
     pub fn pages_wanted(&self, tokens: usize) -> usize {
-        let position = self.stage.position;
-        self.stage.cache.pages_wanted(&(position..position + tokens))
+        self.stage.pages_wanted(tokens)
     }
 
     /// Runs `tokens` without computing logits. Long prompts are fed in pieces by the caller, so
