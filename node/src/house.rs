@@ -9,6 +9,7 @@ mod prefix;
 mod schema;
 mod share;
 mod stop;
+pub mod turns;
 pub mod tools;
 
 pub use answer::{Answer, Finish, Piece, Record, Shown};
