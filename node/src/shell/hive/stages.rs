@@ -42,8 +42,8 @@ const FRAME_TIME: f64 = 0.1;
 const ROWS_MIN: u32 = 16;
 const ROWS_MAX: u32 = 256;
 
-/// A sequence's name.
-pub type Session = [u8; 16];
+/// A sequence's name, and which stage of its route this is.
+pub type Session = ([u8; 16], u32);
 
 /// A part of a model in memory, lent to others.
 #[derive(Debug)]
@@ -266,7 +266,8 @@ impl Host {
     }
 
     fn seat(&mut self, from: NodeId, open: &Open, answers: &Outlet) -> Result<Opened, Refused> {
-        let session: Session = open.session[..].try_into().expect("checked when it was read");
+        let name = open.session[..].try_into().expect("checked when it was read");
+        let session: Session = (name, open.leg);
         let (manifest, halves) = (open.manifest(), open.halves());
         if self.places.contains_key(&session) {
             return Err(refusal(Reason::Broken, "a sequence of this name is here".into(), 0));
