@@ -98,11 +98,7 @@ impl UdpProxy {
     pub fn passed(&self) -> Passed {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let shared = &self.shared;
-        Passed {
-            forwarded: of(&shared.forwarded),
-            lost: of(&shared.lost),
-            held: of(&shared.held),
-        }
+        Passed { forwarded: of(&shared.forwarded), lost: of(&shared.lost), held: of(&shared.held) }
     }
 }
 

@@ -39,11 +39,12 @@ use libp2p::identity::Keypair;
 use quinn::{Connection, Endpoint, ServerConfig};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{mpsc, oneshot};
+use wire::NodeId;
 
 pub use self::door::HANDSHAKES_MAX;
 pub use self::error::{Goodbye, LinkError, Lost, Objection, PipeError, StartError};
 pub use self::hello::{HELLO_WAIT, Hello, Judge};
-pub use self::identity::NodeId;
+pub use self::identity::{node_of_key, node_of_peer};
 pub use self::link::Link;
 pub use self::pipe::{Frame, Pipe, PipeLimits, Receiver, Sender};
 pub use self::tls::TlsError;
@@ -182,6 +183,13 @@ impl Lanes {
     /// the lanes' own thread.
     pub fn stop(self) {
         self.thread.stop(End::Polite);
+        self.thread.join();
+    }
+
+    /// Ends as a killed process does: without a word.
+    #[cfg(test)]
+    fn vanish(self) {
+        self.thread.stop(End::Vanish);
         self.thread.join();
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use quinn::ClientConfig;
 use tokio::time::{Instant, timeout};
+use wire::NodeId;
 
 use super::error::{Goodbye, LinkError};
 use super::hello::{self, Met};
-use super::identity::NodeId;
 use super::link::{Begun, Link};
 use super::{Core, HANDSHAKE_WAIT};
 
@@ -36,10 +36,12 @@ pub(super) async fn link(
         match dial(&core, peer, address).await {
             Ok(link) => return Ok(link),
             // What it said there, it would say at its other addresses.
-            Err(error @ (LinkError::Version { .. }
-            | LinkError::Refused { .. }
-            | LinkError::RefusedThere { .. }
-            | LinkError::Full { .. })) => return Err(error),
+            Err(
+                error @ (LinkError::Version { .. }
+                | LinkError::Refused { .. }
+                | LinkError::RefusedThere { .. }
+                | LinkError::Full { .. }),
+            ) => return Err(error),
             Err(error) => last = error,
         }
         // It may have dialled us meanwhile.

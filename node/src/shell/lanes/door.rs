@@ -10,10 +10,11 @@ use quinn::crypto::rustls::HandshakeData;
 use rustls::pki_types::CertificateDer;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
+use wire::NodeId;
 
 use super::error::{Goodbye, LinkError};
 use super::hello::{self, Met};
-use super::identity::NodeId;
+use super::identity::node_of_certificate;
 use super::link::Begun;
 use super::{Core, HANDSHAKE_WAIT};
 
@@ -96,11 +97,7 @@ pub(super) async fn keep(core: Arc<Core>) {
     }
 }
 
-async fn receive(
-    core: &Arc<Core>,
-    attempt: quinn::Incoming,
-    place: Place,
-) -> Result<(), Unmet> {
+async fn receive(core: &Arc<Core>, attempt: quinn::Incoming, place: Place) -> Result<(), Unmet> {
     let server = core.server(place.address);
     let connecting = attempt.accept_with(server).map_err(Unmet::Handshake)?;
     let connection = timeout(HANDSHAKE_WAIT, connecting).await;
@@ -130,7 +127,7 @@ pub(super) fn peer_of(connection: &Connection) -> Option<NodeId> {
     // A node always speaks one of our protocols; who negotiated none is something else.
     let data = connection.handshake_data()?.downcast::<HandshakeData>().ok()?;
     data.protocol.as_ref()?;
-    NodeId::of_certificate(chain.first()?)
+    node_of_certificate(chain.first()?)
 }
 
 /// Why somebody who came is not linked.

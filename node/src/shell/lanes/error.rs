@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use quinn::{ConnectionError, TransportErrorCode, VarInt};
 use thiserror::Error;
+use wire::NodeId;
 
-use super::identity::NodeId;
 use super::tls::TlsError;
 
 /// Why a link was closed on purpose, as the other side reads it.

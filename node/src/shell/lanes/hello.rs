@@ -13,9 +13,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use quinn::Connection;
 use tokio::time::timeout;
+use wire::NodeId;
 
 use super::error::{Goodbye, LinkError, Lost, Objection, PipeError};
-use super::identity::NodeId;
 use super::pipe::{Far, Pipe, PipeLimits};
 use super::transport;
 
@@ -145,12 +145,7 @@ async fn read(met: &Met<'_>, pipe: &mut Pipe) -> Result<Hello, LinkError> {
 }
 
 /// Judges the peer; tells it the reason of a refusal, and lets it hang up first.
-async fn judge(
-    own: &Own,
-    met: &Met<'_>,
-    pipe: &mut Pipe,
-    hello: &Hello,
-) -> Result<(), LinkError> {
+async fn judge(own: &Own, met: &Met<'_>, pipe: &mut Pipe, hello: &Hello) -> Result<(), LinkError> {
     let error = match hello.lane_version == own.lane_version {
         true => match (own.judge)(hello) {
             Ok(()) => return Ok(()),

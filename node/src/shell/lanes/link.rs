@@ -7,11 +7,11 @@ use std::time::Duration;
 use quinn::Connection;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
+use wire::NodeId;
 
 use super::Incoming;
 use super::error::{Goodbye, Lost, Objection, PipeError};
 use super::hello::Hello;
-use super::identity::NodeId;
 use super::pipe::{Far, Pipe, PipeLimits};
 
 /// How long the peer may take to have room for a further pipe.
@@ -143,6 +143,12 @@ impl Link {
         let opened = timeout(OPEN_WAIT, self.0.connection.open_bi()).await.map_err(late)?;
         let streams = opened.map_err(|cause| Lost::of(peer, self.0.silence_max, cause))?;
         Ok(Pipe::over_quic(far, streams, self.0.limits, None))
+    }
+
+    /// For tests that speak as no node of ours would.
+    #[cfg(test)]
+    pub(super) fn connection(&self) -> &Connection {
+        &self.0.connection
     }
 
     pub(super) fn begun(&self) -> Begun {

@@ -17,11 +17,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use quinn::{ReadError, RecvStream, SendStream, WriteError};
+use wire::NodeId;
 
 pub use self::receiver::Receiver;
 pub use self::sender::Sender;
 use super::error::{Lost, Objection, PipeError};
-use super::identity::NodeId;
 use super::link::Use;
 
 /// The two lengths before each frame.
@@ -32,7 +32,7 @@ const RESERVE_BYTES_MAX: usize = 1 << 20;
 /// The bounds of a pipe's frames, in bytes and time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PipeLimits {
-    /// The longest header. Headers describe bodies; one page is plenty.
+    /// The longest header: the longest word of [`wire::lane`].
     pub header_bytes_max: usize,
     /// The longest body: the residual of 512 tokens of the widest models, with a margin of two.
     pub body_bytes_max: usize,
@@ -50,7 +50,7 @@ pub struct PipeLimits {
 impl Default for PipeLimits {
     fn default() -> Self {
         Self {
-            header_bytes_max: 64 << 10,
+            header_bytes_max: 72 << 10,
             body_bytes_max: 16 << 20,
             first_frame_wait: Duration::from_secs(5),
             frame_wait: Duration::from_secs(5),

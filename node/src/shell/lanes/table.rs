@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::Mutex as AsyncMutex;
+use wire::NodeId;
 
 use super::error::Goodbye;
-use super::identity::NodeId;
 use super::link::{Begun, Link};
 
 /// The links of one node.

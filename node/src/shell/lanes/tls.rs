@@ -10,20 +10,21 @@ use std::sync::{Arc, OnceLock};
 use libp2p::identity::Keypair;
 use libp2p_tls::certificate::{self, GenError};
 use quinn::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::Resumption;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{self, cipher_suite};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::NoServerSessionStorage;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, SignatureScheme,
 };
 use thiserror::Error;
+use wire::NodeId;
 
-use super::identity::NodeId;
+use super::identity::{node_of_certificate, node_of_key};
 
 /// What every version speaks, so that two versions can at least tell each other their names.
 const HELLO_PROTOCOL: &[u8] = b"cadencia-hello";
@@ -57,7 +58,7 @@ pub(super) struct Identity {
 impl Identity {
     /// Makes a certificate for `key`.
     pub(super) fn new(key: &Keypair, lane_version: u32) -> Result<Self, TlsError> {
-        let node = NodeId::of(key).ok_or(TlsError::NotEd25519)?;
+        let node = node_of_key(key).ok_or(TlsError::NotEd25519)?;
         let (certificate, secret): (_, PrivateKeyDer<'static>) = certificate::generate(key)?;
         let signer = aws_lc_rs::sign::any_ecdsa_type(&secret)?;
         let certified = Arc::new(CertifiedKey::new(vec![certificate], signer));
@@ -104,8 +105,7 @@ pub(super) type Found = Arc<OnceLock<NodeId>>;
 /// elsewhere. The server follows the order of the client.
 fn provider() -> CryptoProvider {
     let mut provider = aws_lc_rs::default_provider();
-    let aes =
-        [cipher_suite::TLS13_AES_128_GCM_SHA256, cipher_suite::TLS13_AES_256_GCM_SHA384];
+    let aes = [cipher_suite::TLS13_AES_128_GCM_SHA256, cipher_suite::TLS13_AES_256_GCM_SHA384];
     let chacha = [cipher_suite::TLS13_CHACHA20_POLY1305_SHA256];
     provider.cipher_suites = match has_aes() {
         true => [&aes[..], &chacha[..]].concat(),
@@ -151,7 +151,7 @@ impl Verifier {
         if !rest.is_empty() {
             return Err(CertificateError::BadEncoding.into());
         }
-        let found = NodeId::of_certificate(certificate).ok_or(CertificateError::BadEncoding)?;
+        let found = node_of_certificate(certificate).ok_or(CertificateError::BadEncoding)?;
         match &self.wanted {
             Some((wanted, cell)) if *wanted != found => {
                 // A second certificate on one connection cannot be; the first is what counts.
@@ -180,9 +180,8 @@ fn schemes() -> Vec<SignatureScheme> {
     vec![SignatureScheme::ECDSA_NISTP256_SHA256, SignatureScheme::ED25519]
 }
 
-const ONLY_TLS13: rustls::Error = rustls::Error::PeerIncompatible(
-    rustls::PeerIncompatible::Tls13RequiredForQuic,
-);
+const ONLY_TLS13: rustls::Error =
+    rustls::Error::PeerIncompatible(rustls::PeerIncompatible::Tls13RequiredForQuic);
 
 impl ServerCertVerifier for Verifier {
     fn verify_server_cert(

@@ -9,10 +9,10 @@ use bytes::{Bytes, BytesMut};
 use futures_util::io::{AsyncRead, ReadHalf};
 use quinn::RecvStream;
 use tokio::time::{Instant, timeout_at};
+use wire::NodeId;
 
 use super::{Far, Frame, PREFIX_BYTES, PipeLimits, RESERVE_BYTES_MAX, Stream};
 use crate::shell::lanes::error::{Objection, PipeError};
-use crate::shell::lanes::identity::NodeId;
 
 /// How much is read from a foreign stream at a time, since the space is cleared before.
 const READ_BYTES_MAX: usize = 64 << 10;
@@ -184,9 +184,7 @@ impl Receiver {
         let (bytes, bytes_wanted) = (self.partial.bytes(), self.partial.bytes_wanted());
         match self.wait {
             Wait::First { .. } => PipeError::NoFirstFrame { peer, waited },
-            Wait::Next | Wait::Rest { .. } => {
-                PipeError::Slow { peer, bytes, bytes_wanted, waited }
-            }
+            Wait::Next | Wait::Rest { .. } => PipeError::Slow { peer, bytes, bytes_wanted, waited },
         }
     }
 

@@ -7,10 +7,10 @@ use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::io::{AsyncWriteExt, WriteHalf};
 use quinn::SendStream;
 use tokio::time::timeout;
+use wire::NodeId;
 
 use super::{Far, PREFIX_BYTES, PipeLimits, Stream};
 use crate::shell::lanes::error::{Objection, PipeError};
-use crate::shell::lanes::identity::NodeId;
 
 /// Bodies up to here are copied behind the header: one piece costs less than the copy of a packet.
 const INLINE_BYTES_MAX: usize = 1400;
