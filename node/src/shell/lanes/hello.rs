@@ -111,7 +111,7 @@ async fn exchange_accepted(own: &Own, met: &Met<'_>) -> Result<Hello, LinkError>
 }
 
 fn pipe(own: &Own, met: &Met<'_>, streams: (quinn::SendStream, quinn::RecvStream)) -> Pipe {
-    let far = Far { peer: met.peer, silence_max: own.silence_max, held: None };
+    let far = Far { peer: met.peer, silence_max: own.silence_max, _held: None };
     let limits = PipeLimits {
         header_bytes_max: 4 + PROGRAM_BYTES_MAX,
         body_bytes_max: HELLO_BYTES_MAX,

@@ -168,7 +168,7 @@ impl Link {
         Far {
             peer: self.peer(),
             silence_max: self.0.silence_max,
-            held: Some(Use::of(&self.0.pipes)),
+            _held: Some(Use::of(&self.0.pipes)),
         }
     }
 

@@ -98,7 +98,7 @@ impl Pipe {
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let (reads, writes) = (Box::new(stream) as Box<dyn Stream>).split();
-        let far = Far { peer, silence_max: Duration::MAX, held: None };
+        let far = Far { peer, silence_max: Duration::MAX, _held: None };
         Self {
             sender: Sender::new(far.clone(), sender::Out::Other(writes), limits),
             receiver: Receiver::new(far, receiver::In::Other(reads), limits, first),
@@ -154,7 +154,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 pub(super) struct Far {
     pub(super) peer: NodeId,
     pub(super) silence_max: Duration,
-    pub(super) held: Option<Arc<Use>>,
+    pub(super) _held: Option<Arc<Use>>,
 }
 
 impl Far {

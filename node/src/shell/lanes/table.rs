@@ -101,10 +101,10 @@ impl Table {
 
     /// Ends one link without pipes.
     fn drop_unused(&mut self) -> bool {
-        let mut links = self.peers.values().flat_map(Links::both);
-        let Some(unused) = links.find(|link| link.pipes() == 0).cloned() else { return false };
+        let links = self.all();
+        let Some(unused) = links.iter().find(|link| link.pipes() == 0) else { return false };
         unused.close(Goodbye::Idle);
-        self.remove(&unused);
+        self.remove(unused);
         true
     }
 }

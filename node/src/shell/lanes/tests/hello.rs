@@ -103,8 +103,8 @@ fn two_who_dial_each_other_at_once_both_have_working_pipes() {
     run(async {
         for _ in 0..10 {
             let (one, two) = (start_echo(1, config()), start_echo(2, config()));
-            let (to_two, to_one) =
-                tokio::join!(one.link(id(2), &[two.address()]), two.link(id(1), &[one.address()]),);
+            let (at_one, at_two) = ([one.address()], [two.address()]);
+            let (to_two, to_one) = tokio::join!(one.link(id(2), &at_two), two.link(id(1), &at_one));
             for link in [to_two.unwrap(), to_one.unwrap()] {
                 let mut pipe = link.open().await.unwrap();
                 pipe.send(b"here", [pattern(1, 5000)]).await.unwrap();
