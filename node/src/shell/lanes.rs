@@ -291,7 +291,7 @@ impl Core {
         let peer = hello.peer;
         let link = Link::new(connection, hello, begun, self.bounds);
         if !self.table().insert(&link) {
-            link.close(Goodbye::Refused);
+            link.close(Goodbye::Full);
             return Err(LinkError::Full { peer, links_max: self.links_max });
         }
         let (core, served) = (Arc::clone(self), link.clone());

@@ -7,7 +7,7 @@ use quinn::ClientConfig;
 use tokio::time::{Instant, timeout};
 use wire::NodeId;
 
-use super::error::{Goodbye, LinkError};
+use super::error::{Goodbye, LinkError, Lost};
 use super::hello::{self, Met};
 use super::link::{Begun, Link};
 use super::{Core, HANDSHAKE_WAIT};
@@ -72,6 +72,9 @@ async fn dial(core: &Arc<Core>, peer: NodeId, address: SocketAddr) -> Result<Lin
     };
     match hello::dialled(&core.own, Met { peer, connection: &connection }).await {
         Ok(hello) => core.take_in(connection, hello, Begun::Here),
+        Err(LinkError::Lost(Lost::Closed { why: Goodbye::Full, .. })) => {
+            Err(LinkError::Busy { peer, address })
+        }
         Err(error) => {
             connection.close(Goodbye::Refused.code(), b"");
             Err(error)

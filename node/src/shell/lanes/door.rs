@@ -107,6 +107,10 @@ async fn receive(core: &Arc<Core>, attempt: quinn::Incoming, place: Place) -> Re
         connection.close(Goodbye::Refused.code(), b"no certificate of a node");
         return Err(Unmet::Nameless);
     };
+    if !core.table().has_room(peer) {
+        connection.close(Goodbye::Full.code(), b"");
+        return Err(Unmet::Hello(LinkError::Full { peer, links_max: core.links_max }));
+    }
     let met = Met { peer, connection: &connection };
     let hello = match hello::accepted(&core.own, met).await {
         Ok(hello) => hello,

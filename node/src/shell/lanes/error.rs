@@ -23,6 +23,8 @@ pub enum Goodbye {
     Refused,
     /// Whoever owns the node wanted it.
     Asked,
+    /// Every link of the node is in use.
+    Full,
     /// A newer version says something that this one does not know.
     Unknown(u64),
 }
@@ -35,6 +37,7 @@ impl Goodbye {
             Self::Replaced => VarInt::from_u32(3),
             Self::Refused => VarInt::from_u32(4),
             Self::Asked => VarInt::from_u32(5),
+            Self::Full => VarInt::from_u32(6),
             Self::Unknown(code) => VarInt::from_u64(code).unwrap_or(VarInt::MAX),
         }
     }
@@ -46,6 +49,7 @@ impl Goodbye {
             3 => Self::Replaced,
             4 => Self::Refused,
             5 => Self::Asked,
+            6 => Self::Full,
             code => Self::Unknown(code),
         }
     }

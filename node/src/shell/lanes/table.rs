@@ -62,6 +62,12 @@ impl Table {
         self.peers.values().flat_map(Links::both).cloned().collect()
     }
 
+    /// Whether a link that `peer` begins could be taken in.
+    pub(super) fn has_room(&self, peer: NodeId) -> bool {
+        let replaces = self.peers.get(&peer).is_some_and(|links| links.begun_there.is_some());
+        replaces || self.count() < self.links_max || self.all().iter().any(|l| l.pipes() == 0)
+    }
+
     /// Takes a link in, in place of one that the same side began before; that one's peer must have
     /// lost it. `false` if there is no room: every link is in use.
     pub(super) fn insert(&mut self, link: &Link) -> bool {
