@@ -4,10 +4,12 @@
 mod answer;
 pub mod draft;
 mod fair;
+pub mod lane;
 mod prefix;
 mod schema;
 mod share;
 mod stop;
+pub mod turns;
 pub mod tools;
 
 pub use answer::{Answer, Finish, Piece, Record, Shown};
