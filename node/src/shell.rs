@@ -20,6 +20,7 @@ mod speaker;
 mod stats;
 mod tools;
 mod toy;
+pub mod weights;
 mod worker;
 
 use std::io::ErrorKind;
