@@ -30,7 +30,9 @@ mod survey;
 mod tree;
 
 pub use error::StoreError;
-pub use fetch::{Dial, DialError, Fault, Fetch, FetchError, Fetcher, Progress, Ready, Waits, over};
+pub use fetch::{
+    Dial, DialError, Fault, Faults, Fetch, FetchError, Fetcher, Progress, Ready, Waits, over,
+};
 pub use serve::Server;
 pub use stock::{Hold, Stock, WriteAt, Writing};
 pub use store::{Limits, Store};

@@ -94,7 +94,7 @@ pub enum StoreError {
     },
     /// A file of the user's cannot be given to others.
     #[error(transparent)]
-    Survey(#[from] SurveyError),
+    Survey(Box<SurveyError>),
     /// A manifest cannot be read.
     #[error("the manifest {id} cannot be used")]
     Manifest {
@@ -120,6 +120,12 @@ pub enum StoreError {
         /// Which.
         path: PathBuf,
     },
+}
+
+impl From<SurveyError> for StoreError {
+    fn from(cause: SurveyError) -> Self {
+        Self::Survey(Box::new(cause))
+    }
 }
 
 impl StoreError {

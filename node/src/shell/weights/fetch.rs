@@ -168,6 +168,8 @@ impl Fetch {
     /// See [`FetchError`]. What has come stays.
     pub async fn done(&self) -> Result<Ready, FetchError> {
         let core = self.job.core();
+        let own = Arc::clone(core);
+        aside(move || own.look()).await;
         core.until(|core| core.stock()).await?;
         let (own, parts) = (Arc::clone(core), self.parts.clone());
         let hold = aside(move || own.reserve(&parts)).await?;

@@ -78,7 +78,8 @@ impl Server {
         }
     }
 
-    async fn answer(&self, want: Want) -> (Say, Bytes) {
+    /// What is said to one question.
+    pub(super) async fn answer(&self, want: Want) -> (Say, Bytes) {
         let (Some(id), Some(piece)) = (ManifestId::from_slice(&want.manifest), want.piece) else {
             return (
                 refused(Reason::Broken, "a model and a piece are wanted".into()),

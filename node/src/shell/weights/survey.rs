@@ -45,7 +45,7 @@ pub enum SurveyError {
         path: PathBuf,
         /// Why not.
         #[source]
-        cause: LoadError,
+        cause: Box<LoadError>,
     },
     /// It changed while it was read.
     #[error("{path} changed while it was read; try again when nobody writes to it")]
@@ -54,7 +54,7 @@ pub enum SurveyError {
         path: PathBuf,
         /// What changed.
         #[source]
-        cause: GgufError,
+        cause: Box<GgufError>,
     },
     /// The disk failed.
     #[error("{path} cannot be read at {at}; check the disk")]
@@ -128,7 +128,10 @@ struct Outline {
 
 impl Outline {
     fn read(path: &Path) -> Result<Self, SurveyError> {
-        let unreadable = |cause| SurveyError::Unreadable { path: path.into(), cause };
+        let unreadable = |cause: LoadError| SurveyError::Unreadable {
+            path: path.into(),
+            cause: Box::new(cause),
+        };
         let file = Gguf::open(path).map_err(|cause| unreadable(cause.into()))?;
         let layout = FileParts::of(&file).map_err(unreadable)?;
         let plan = Blueprint::of(&file, name(path)).map_err(unreadable)?;
@@ -137,7 +140,7 @@ impl Outline {
     }
 
     fn finish(self, path: &Path, trees: Vec<Tree>) -> Result<Survey, SurveyError> {
-        let changed = |cause| SurveyError::Changed { path: path.into(), cause };
+        let changed = |cause| SurveyError::Changed { path: path.into(), cause: Box::new(cause) };
         self.file.check_unchanged().map_err(changed)?;
         let manifest = self.describe(|part| trees[part_number(part) as usize].root().to_vec());
         let unsayable = |cause| SurveyError::Unsayable { path: path.into(), cause };

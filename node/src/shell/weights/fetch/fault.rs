@@ -38,7 +38,7 @@ pub enum Fault {
         peer: NodeId,
         /// Why not.
         #[source]
-        cause: DialError,
+        cause: Box<DialError>,
     },
     /// Nothing came of dialling it.
     #[error("{peer} was not reached in {} ms", .waited.as_millis())]

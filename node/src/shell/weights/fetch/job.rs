@@ -57,11 +57,11 @@ struct State {
 }
 
 impl Job {
-    /// For the model `id`, of which the store may have something.
+    /// For the model `id`.
     pub fn new(id: ManifestId, store: Arc<Store>, dial: Dial, waits: Waits) -> Self {
         let now = Instant::now();
         let state = State {
-            place: store.visit(id),
+            place: None,
             plan: Plan::default(),
             wanted: BTreeMap::new(),
             ended: None,
@@ -137,6 +137,13 @@ impl Core {
     /// What is here of the model, once its manifest is.
     pub fn stock(&self) -> Option<Arc<Stock>> {
         self.lock().place.as_ref().map(|place| Arc::clone(place.stock()))
+    }
+
+    /// Looks whether the store knows the model. Not for use on an async thread.
+    pub fn look(&self) {
+        if let Some(place) = self.store.visit(self.id) {
+            self.lock().place.get_or_insert(place);
+        }
     }
 
     /// A manifest that was proven to be the one has come. Not for use on an async thread.

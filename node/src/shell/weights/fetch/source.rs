@@ -58,7 +58,7 @@ impl<'a> Asked<'a> {
         let (peer, waited) = (hop.node(), core.waits().dial);
         let dialled = timeout(waited, core.dial()(hop.clone())).await;
         let dialled = dialled.map_err(|_| Fault::NotReached { peer, waited })?;
-        let pipe = dialled.map_err(|cause| Fault::Dial { peer, cause })?;
+        let pipe = dialled.map_err(|cause| Fault::Dial { peer, cause: Box::new(cause) })?;
         let (news, deadline) = (core.news(), Instant::now());
         let flight = VecDeque::new();
         Ok(Self { core, source, peer, pipe, news, parts: Vec::new(), flight, deadline })

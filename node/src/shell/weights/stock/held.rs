@@ -1,6 +1,5 @@
 //! What is here of one part of a model.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use compute::parts::Chunk;
@@ -66,12 +65,16 @@ impl Held {
         self.bytes
     }
 
+    /// Where its chunks lie is known now.
+    pub fn set_spots(&mut self, spots: Vec<Chunk>) {
+        self.spots = spots;
+        self.bytes = self.here().map(|(chunk, _)| self.size(chunk)).sum();
+    }
+
     /// A record says that a chunk is here.
     pub fn recall(&mut self, chunk: u32, leaf: Leaf) {
-        let known = self.spots.get(chunk as usize).map_or(0, |at| at.range.end - at.range.start);
-        if self.leaves[chunk as usize].replace(leaf).is_none() {
-            self.bytes += known;
-        }
+        let size = self.size(chunk);
+        self.put(chunk, leaf, size);
         self.checked = false;
     }
 
@@ -84,39 +87,30 @@ impl Held {
 
     /// A chunk is not here any more.
     pub fn lose(&mut self, chunk: u32) {
-        let lost = self.leaves.get_mut(chunk as usize).and_then(Option::take);
-        if lost.is_some() {
-            let size = self.spots.get(chunk as usize).map_or(0, |at| at.range.end - at.range.start);
+        let size = self.size(chunk);
+        if self.leaves.get_mut(chunk as usize).and_then(Option::take).is_some() {
             self.bytes = self.bytes.saturating_sub(size);
+            self.tree = None;
         }
-        self.tree = None;
     }
 
-    /// What is here was hashed, and just these chunks, with their sizes, are right.
-    pub fn keep(&mut self, good: &BTreeMap<u32, u64>) {
-        for (number, leaf) in (0..).zip(&mut self.leaves) {
-            if !good.contains_key(&number) && leaf.take().is_some() {
-                self.tree = None;
-            }
-        }
-        self.bytes = good.values().sum();
-        self.checked = true;
-    }
-
-    /// Makes the tree if all chunks are here; if they are not what `root` says, none of them is.
-    pub fn complete(&mut self, root: &[u8]) {
-        if self.tree.is_some() {
-            return;
-        }
-        let Some(leaves) = self.leaves.iter().copied().collect::<Option<Vec<Leaf>>>() else {
-            return;
-        };
+    /// Makes the tree if all chunks are here, and says whether it did. If they are not what `root`
+    /// says, as a damaged record may have it, none of them is here.
+    pub fn complete(&mut self, root: &[u8]) -> bool {
+        let leaves = self.leaves.iter().copied().collect::<Option<Vec<Leaf>>>();
+        let Some(leaves) = leaves.filter(|_| self.tree.is_none()) else { return false };
         let tree = Tree::new(leaves);
-        if tree.root()[..] == *root {
+        let right = tree.root()[..] == *root;
+        if right {
             self.tree = Some(Arc::new(tree));
         } else {
             self.leaves.fill(None);
             self.bytes = 0;
         }
+        right
+    }
+
+    fn size(&self, chunk: u32) -> u64 {
+        self.spots.get(chunk as usize).map_or(0, |at| at.range.end - at.range.start)
     }
 }

@@ -108,16 +108,6 @@ impl Files {
         Self { paths, open, dirty }
     }
 
-    /// Where they are.
-    pub fn paths(&self) -> &[PathBuf] {
-        &self.paths
-    }
-
-    /// The first.
-    pub fn first(&self) -> PathBuf {
-        self.paths.first().cloned().unwrap_or_default()
-    }
-
     /// Writes a chunk.
     pub fn write(&mut self, write: &WriteAt, at: &Chunk, bytes: &[u8]) -> Result<(), StoreError> {
         let path = &self.paths[at.file];
