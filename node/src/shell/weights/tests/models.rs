@@ -109,7 +109,8 @@ fn check_parts(path: &Path) {
             let fetch = net.fetcher(&home.store).fetch(id, needed.clone(), vec![hop(1)]);
             let ready = fetch.done().await.unwrap();
             let progress = *fetch.progress().borrow();
-            assert_eq!(progress.done, 0, "nothing is wanted any more");
+            let bytes = bytes_of(path, &needed);
+            assert_eq!((progress.done, progress.whole), (bytes, bytes));
             let own = ready.load(&options(Some(part)), &mut |_, _| {}).unwrap();
             let mut wanted = whole.embed(&[3, 1, 4]).unwrap();
             let mut rows = wanted.clone();
@@ -118,8 +119,50 @@ fn check_parts(path: &Path) {
             assert!(rows == wanted, "{path:?} {halves:?}");
             let stock = home.store.find(id).unwrap();
             let held = needed.iter().map(|part| stock.bytes_here(part_number(*part))).sum::<u64>();
-            assert_eq!(held, bytes_of(path, &needed));
+            assert_eq!(held, bytes);
             assert_eq!(stock.bytes_here(part_number(FilePart::Half(3))), 0);
         }
     });
+}
+
+#[test]
+fn a_part_can_be_loaded_again_and_again_while_others_arrive() {
+    run(async {
+        let path = fixture("llama-BF16");
+        let (giver, id) = Home::with(&path);
+        let net = Net::default();
+        net.add(1, &giver.store);
+        let home = Home::new(limits());
+        let fetcher = net.fetcher(&home.store);
+        let part = Part { halves: 0..1, ends: Ends::Elsewhere };
+        let needed: Vec<FilePart> = FileParts::needed(&part).collect();
+        let ready = Arc::new(fetcher.fetch(id, needed, vec![hop(1)]).done().await.unwrap());
+        let wanted = rows(&ready.load(&options(Some(part.clone())), &mut |_, _| {}).unwrap());
+        let rest = fetcher.fetch(id, all_of(&path), vec![hop(1)]);
+        let arriving = std::sync::atomic::AtomicBool::new(true);
+        let arriving = Arc::new(arriving);
+        let (own, flag) = (Arc::clone(&ready), Arc::clone(&arriving));
+        let loading = tokio::task::spawn_blocking(move || {
+            let mut loads = 0;
+            while loads < 3 || flag.load(std::sync::atomic::Ordering::Relaxed) {
+                let model = own.load(&options(Some(part.clone())), &mut |_, _| {}).unwrap();
+                assert!(rows(&model) == wanted);
+                loads += 1;
+            }
+        });
+        let whole = rest.done().await.unwrap();
+        arriving.store(false, std::sync::atomic::Ordering::Relaxed);
+        loading.await.unwrap();
+        assert_eq!(std::fs::read(whole.path()).unwrap(), std::fs::read(&path).unwrap());
+    });
+}
+
+/// What the first half-block makes of a row of zeros.
+fn rows(model: &Arc<Model>) -> Vec<i16> {
+    let width = model.summary().width;
+    let mut rows = compute::numeric::block::BlockVec::default();
+    rows.m.resize(width, 0);
+    rows.e.resize(width / 32, 0);
+    model.stage(0..1, 1).feed(&mut rows).unwrap();
+    rows.m.to_vec()
 }
