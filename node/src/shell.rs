@@ -8,6 +8,7 @@ mod durable;
 mod engine;
 mod http;
 mod keys;
+pub mod lanes;
 mod library;
 mod line;
 mod machine;
