@@ -17,6 +17,11 @@ mod pull;
 mod settings;
 mod speaker;
 mod stats;
+#[cfg_attr(
+    not(test),
+    expect(dead_code, unused_imports, reason = "the hive that uses it is being built")
+)]
+mod swarm;
 mod tools;
 mod toy;
 mod worker;
