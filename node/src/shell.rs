@@ -17,10 +17,7 @@ mod pull;
 mod settings;
 mod speaker;
 mod stats;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, unused_imports, reason = "the hive that uses it is being built")
-)]
+#[allow(dead_code, unused_imports, reason = "the hive that uses it is being built")]
 mod swarm;
 mod tools;
 mod toy;

@@ -221,12 +221,13 @@ async fn a_swarm_ends_with_its_last_handle() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_blocked_peer_goes_and_stays_out_until_it_is_allowed() {
     let mut host = start(config(1));
-    let guest = start(config(2));
+    let mut guest = start(config(2));
     let address = host.address().await;
     soon("a dial", guest.swarm.dial(address.clone())).await.unwrap();
     host.connected().await;
     host.swarm.block(guest.swarm.me()).await.unwrap();
     assert_eq!(host.disconnected().await, guest.swarm.me());
+    assert_eq!(guest.disconnected().await, host.swarm.me());
     assert!(soon("a refusal", guest.swarm.dial(address.clone())).await.is_err());
     host.swarm.allow(guest.swarm.me()).await.unwrap();
     soon("a dial", guest.swarm.dial(address)).await.unwrap();

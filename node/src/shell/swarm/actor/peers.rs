@@ -110,6 +110,10 @@ impl Peer {
 impl Actor {
     pub(super) fn dial(&mut self, address: Multiaddr, waiter: Waiter) {
         let target = address.to_string();
+        if self.is_mine(&address) {
+            let _ = waiter.send(Err(DialError::Myself { target }));
+            return;
+        }
         if self.asked_count() >= DIALS_MAX {
             let _ = waiter.send(Err(DialError::TooMany { max: DIALS_MAX }));
             return;
@@ -409,7 +413,7 @@ fn short(text: &str) -> String {
 }
 
 /// An address without the name of the peer at its end.
-fn without_peer(mut address: Multiaddr) -> Multiaddr {
+pub fn without_peer(mut address: Multiaddr) -> Multiaddr {
     // In a circuit the last name is where it leads, and the one before is the relay's.
     if !is_circuit(&address) && matches!(address.iter().last(), Some(Protocol::P2p(_))) {
         address.pop();

@@ -11,7 +11,7 @@ use super::super::address::{Reach, is_circuit, reach};
 use super::super::config::{Config, DhtRole, RelayUse};
 use super::super::event::{Direction, Event, Path, Reachability};
 use super::Actor;
-use super::peers::Peer;
+use super::peers::{Peer, without_peer};
 
 /// Relays at a time; the second is for when the first goes.
 const RELAYS_MAX: usize = 2;
@@ -52,6 +52,14 @@ impl Actor {
             }
         }
         addresses
+    }
+
+    /// Whether an address leads back to this node.
+    pub(super) fn is_mine(&self, address: &Multiaddr) -> bool {
+        let me = *self.swarm.local_peer_id();
+        let leads_to_me = matches!(address.iter().last(), Some(Protocol::P2p(peer)) if peer == me);
+        let place = without_peer(address.clone());
+        leads_to_me || self.swarm.listeners().any(|mine| *mine == place)
     }
 
     pub(super) fn on_probe(&mut self, event: &autonat::v2::client::Event) {

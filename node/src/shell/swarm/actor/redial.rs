@@ -119,6 +119,9 @@ impl Actor {
         if seed.is_me || is_connected || is_dialled || !seed.rest.is_over(now) {
             return;
         }
+        if self.is_mine(&seed.address) {
+            return;
+        }
         let options = DialOpts::from(seed.address.clone());
         let id = options.connection_id();
         match self.swarm.dial(options) {

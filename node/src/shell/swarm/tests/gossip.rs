@@ -23,7 +23,7 @@ fn text(event: &Event) -> Option<String> {
 /// Four nodes of which each may connect to its neighbours only.
 async fn row() -> Vec<Node> {
     let mut nodes: Vec<Node> = (1..=4).map(|secret| start(config(secret))).collect();
-    for at in 0..4 {
+    for at in 0..4_usize {
         for other in (0..4_usize).filter(|other| at.abs_diff(*other) > 1) {
             nodes[at].swarm.block(nodes[other].swarm.me()).await.unwrap();
         }
