@@ -4,6 +4,7 @@
 mod answer;
 pub mod draft;
 mod fair;
+pub mod lane;
 mod prefix;
 mod schema;
 mod share;

@@ -1,4 +1,32 @@
-//! The words that two rooms share: identities, time, amounts, jobs, routes and cut ranges.
+//! The words that two rooms or two nodes share: data with one canonical encoding, and no behaviour.
 //!
-//! This room is empty so far. It will hold data and its one canonical encoding, and no behaviour;
-//! the first word moves in when a second room needs it.
+//! * who somebody is: [`NodeId`], and what they said: [`Signed`], [`Verified`];
+//! * what a model is, to a network: [`Manifest`], [`ManifestId`], [`Halves`];
+//! * what a node offers: [`Offer`], [`Health`];
+//! * who may be where: [`Invite`], [`Membership`], [`Hello`];
+//! * what stages say to one another: [`lane`].
+//!
+//! Everything here can come from a stranger, so everything is read by [`decode`]: of bounded size,
+//! in its one encoding, with every number in its range, or not at all.
+//!
+//! **Invariant:** no floats, no maps, no clock. A signature is over the bytes that were received.
+
+mod codec;
+mod hello;
+mod id;
+pub mod lane;
+mod manifest;
+mod offer;
+mod place;
+mod signed;
+
+pub use codec::{Checked, Malformed, Word, decode, encode};
+pub use hello::{
+    Hello, Invite, InviteText, InviteTextError, Membership, MembershipError, NetworkId, PROTOCOL,
+    Skew,
+};
+pub use id::{Key, NodeId, NodeIdError, digest};
+pub use manifest::{CHUNK, File, Manifest, ManifestId, Part, Work};
+pub use offer::{Health, Held, Neighbour, OFFER_LIFE_MAX, Offer};
+pub use place::{Address, HALVES_MAX, Halves, Millis};
+pub use signed::{Content, ENVELOPE, SignatureError, Signed, Verified};

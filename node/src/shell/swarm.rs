@@ -36,12 +36,13 @@ use libp2p::identity::Keypair;
 use libp2p::{Multiaddr, StreamProtocol};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
+use wire::NodeId;
 
 pub use self::config::{
     Config, DhtRole, GOSSIP_BYTES_MAX, Limits, Network, RelayUse, Topic, WIRE_VERSION,
 };
 pub use self::event::{Counts, Direction, Event, Path, PeerInfo, Reachability, Reply, Verdict};
-pub use self::identity::{NodeId, node_of, peer_of};
+pub use self::identity::{node_of, peer_of};
 pub use self::refusal::{
     AskError, DialError, Gone, ListError, LookupError, Mismatch, PublishError, ReplyTooLong,
     StartError, StreamError,

@@ -24,6 +24,7 @@ use libp2p::{Multiaddr, PeerId};
 use libp2p_stream::IncomingStreams;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior};
+use wire::NodeId;
 
 use self::dht::Dht;
 use self::exchange::Asks;
@@ -33,7 +34,6 @@ pub use self::redial::Redial;
 use super::behaviour::{Behaviour, BehaviourEvent};
 use super::config::{Config, Topic};
 use super::event::{Event, Outbox, Outgoing, PeerInfo, Ruling, Tally, count};
-use super::identity::NodeId;
 use super::names::Names;
 use super::refusal::{AskError, DialError, ListError, LookupError, PublishError};
 

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use libp2p::Multiaddr;
-
-use super::identity::NodeId;
+use wire::NodeId;
 
 /// The version of what nodes say to each other. Nodes of two versions part at once.
 pub const WIRE_VERSION: u32 = 1;

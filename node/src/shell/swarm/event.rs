@@ -8,10 +8,10 @@ use libp2p::gossipsub::{MessageAcceptance, MessageId};
 use libp2p::request_response::ResponseChannel;
 use libp2p::{Multiaddr, PeerId, Stream};
 use tokio::sync::mpsc;
+use wire::NodeId;
 
 use super::codec::{Answer, REPLY_BYTES_MAX};
 use super::config::Topic;
-use super::identity::NodeId;
 use super::refusal::{Mismatch, ReplyTooLong};
 
 /// Something that happened. A request may come before the `Connected` of its sender, since a peer

@@ -1,23 +1,8 @@
-//! Who a node is: the 32 bytes of its ed25519 key, which libp2p writes in a longer form.
+//! A node is named by the 32 bytes of its ed25519 key, which libp2p writes in a longer form.
 
 use libp2p::PeerId;
 use libp2p::identity::{PublicKey, ed25519};
-
-/// A node's public ed25519 key.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeId(pub [u8; 32]);
-
-impl std::fmt::Display for NodeId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl std::fmt::Debug for NodeId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "NodeId({self})")
-    }
-}
+use wire::NodeId;
 
 /// The peer that holds `node`'s key; `None` if the bytes are no point of the curve.
 pub fn peer_of(node: NodeId) -> Option<PeerId> {

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use libp2p::Multiaddr;
 use thiserror::Error;
-
-use super::identity::NodeId;
+use wire::NodeId;
 
 /// Why a swarm cannot start.
 #[derive(Debug, Error)]

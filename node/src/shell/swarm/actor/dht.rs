@@ -10,10 +10,11 @@ use libp2p::kad::{
 };
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use wire::NodeId;
 
 use super::super::address::worth_keeping;
 use super::super::behaviour::{LOOKUP_WAIT_MAX, PROVIDED_KEYS_MAX};
-use super::super::identity::{NodeId, node_of};
+use super::super::identity::node_of;
 use super::super::refusal::LookupError;
 use super::Actor;
 use super::peers::{Peer, Standing};

@@ -7,11 +7,12 @@ use bytes::Bytes;
 use libp2p::gossipsub::{self, MessageAcceptance};
 use libp2p::request_response::{self, OutboundFailure, OutboundRequestId, ResponseChannel};
 use libp2p::{PeerId, Stream};
+use wire::NodeId;
 
 use super::super::codec::{Answer, REQUEST_BYTES_MAX};
 use super::super::config::{GOSSIP_BYTES_MAX, Topic};
 use super::super::event::{Event, Outgoing, Reply, Ruling, Verdict, count};
-use super::super::identity::{NodeId, node_of};
+use super::super::identity::node_of;
 use super::super::refusal::{AskError, PublishError};
 use super::{Actor, AskReply};
 

@@ -9,12 +9,13 @@ use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{self, ConnectionId};
 use libp2p::{Multiaddr, PeerId, identify, mdns, ping, relay};
 use tokio::time::Instant;
+use wire::NodeId;
 
 use super::super::address::{ADDRESSES_MAX, is_circuit, worth_keeping};
 use super::super::book::Rest;
 use super::super::config::MEMBERS_MAX;
 use super::super::event::{Direction, Event, Path, PeerInfo};
-use super::super::identity::{NodeId, node_of};
+use super::super::identity::node_of;
 use super::super::refusal::{DialError, ListError, Mismatch};
 use super::{Actor, Waiter};
 
