@@ -4,6 +4,8 @@
 mod answer;
 pub mod draft;
 mod fair;
+pub mod fitness;
+pub mod place;
 mod prefix;
 mod schema;
 mod share;
