@@ -1,93 +1,35 @@
 //! A model that answers: load a file, feed tokens, read logits.
 
+mod ends;
+mod error;
 mod head;
+mod part;
+mod session;
+mod stage;
+mod step;
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use thiserror::Error;
-
-use crate::arch::{Arch, ArchError, CONTEXT_MAX};
+use crate::arch::{Arch, CONTEXT_MAX};
 use crate::forward::{Pass, Span, Workspace};
-use crate::gguf::{Gguf, GgufError};
+use crate::gguf::Gguf;
 use crate::kernels::Kernels;
-use crate::kv::{Cache, NoPage, Shape};
-use crate::numeric::block::{self, BlockVec, Blocks, BlocksMut, GROUP};
+use crate::kv::{Cache, Shape};
+use crate::numeric::block::{self, BlockVec, Blocks};
 use crate::pool::Pool;
-use crate::tokenizer::{Tokenizer, TokenizerError};
-use crate::weights::Weights;
+use crate::tokenizer::Tokenizer;
+use crate::weights::{EndWeights, Weights};
 
 pub use crate::kv::{PAGE, Page, Pages};
-
-/// Why a model was refused.
-#[derive(Debug, Error)]
-pub enum LoadError {
-    /// The file itself is not sound.
-    #[error(transparent)]
-    Gguf(#[from] GgufError),
-    /// What it describes cannot be computed.
-    #[error(transparent)]
-    Arch(#[from] ArchError),
-    /// The tokeniser is unknown or broken.
-    #[error(transparent)]
-    Tokenizer(#[from] TokenizerError),
-    /// A weight is infinite or not a number.
-    #[error("tensor {tensor}, row {row}, block {block}: not a finite number; fetch the file again")]
-    NotFinite {
-        /// The tensor.
-        tensor: String,
-        /// The first row of the eight that it is among.
-        row: usize,
-        /// The block in that row.
-        block: usize,
-    },
-    /// There is no memory for the weights.
-    #[error("{size} bytes for the weights cannot be had: {source}; use a smaller model or type")]
-    Memory {
-        /// Bytes asked for.
-        size: usize,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// Threads could not be started.
-    #[error("compute threads cannot be started: {0}; ask for fewer")]
-    Threads(std::io::Error),
-    /// The kernels asked for do not run here.
-    #[error("this processor has no {0}; use --kernels auto")]
-    Kernels(&'static str),
-}
-
-/// Why tokens could not be fed.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub enum StepError {
-    /// The session has no room for them.
-    #[error("the context holds {context_max} tokens and {wanted} are wanted")]
-    ContextFull {
-        /// Tokens the session can hold.
-        context_max: usize,
-        /// Tokens it would have to hold.
-        wanted: usize,
-    },
-    /// The sequences that share a cache hold all of it.
-    #[error("all {pages_max} pages of the KV cache are in use; end another sequence first")]
-    NoPage {
-        /// Pages that there may be.
-        pages_max: usize,
-    },
-    /// A token id is outside the vocabulary.
-    #[error("token {token} is outside the vocabulary of {vocabulary}")]
-    UnknownToken {
-        /// The id.
-        token: u32,
-        /// How many ids there are.
-        vocabulary: usize,
-    },
-    /// A residual row that somebody sent breaks a rule of the format.
-    #[error("the rows are not valid block floats: {0}")]
-    Encoding(&'static str),
-}
+pub use ends::Returned;
+pub use error::{LoadError, StepError};
+pub use part::{Ends, Part};
+pub use session::Session;
+pub use stage::{Beginning, Stage, StageFeed, pass_rows};
+pub use step::{Feed, Rows, Wanted, front, step};
 
 /// Which kernels compute. Every choice gives the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -110,6 +52,8 @@ pub struct LoadOptions {
     pub threads: usize,
     /// Which kernels.
     pub kernels: KernelChoice,
+    /// Which part of the model; `None` for all of it.
+    pub part: Option<Part>,
 }
 
 /// What a loaded model is.
@@ -123,17 +67,19 @@ pub struct Summary {
     pub context_length: usize,
     /// Layers.
     pub layers: usize,
+    /// Which part of it is loaded.
+    pub part: Part,
     /// Residual width.
     pub width: usize,
     /// Vocabulary size.
     pub vocabulary: usize,
     /// Size of the files, bytes.
     pub file_bytes: u64,
-    /// Weights in memory, bytes.
+    /// Weights of the part in memory, bytes.
     pub weight_bytes: u64,
-    /// Bytes of weights read to decode one token.
+    /// Bytes of weights read to decode one token in the part.
     pub bytes_per_token: u64,
-    /// KV cache for one token of context, bytes.
+    /// KV cache for one token of context in the part, bytes.
     pub kv_bytes_per_token: u64,
     /// Kernels in use, such as `avx2`.
     pub kernels: &'static str,
@@ -156,8 +102,6 @@ pub struct Model {
 const TOKENS_MAX: usize = 512;
 /// Bytes of buffers that a pass may use; a wide model takes fewer tokens at once.
 const SPACE_MAX: usize = 24 << 20;
-/// Bytes of logits that are computed together, at most.
-const LOGITS_BYTES_MAX: usize = 16 << 20;
 
 impl Model {
     /// Loads the file at `path`; `progress` hears (bytes done, bytes in all).
@@ -179,18 +123,23 @@ impl Model {
             KernelChoice::Reference => Kernels::Reference,
         };
         let file = Gguf::open(path)?;
-        let tokenizer = Tokenizer::from_metadata(file.metadata())?;
-        let template = file.metadata().str("tokenizer.chat_template").map(str::to_owned);
-        let name =
-            file.metadata().str("general.name").map(str::to_owned).unwrap_or_else(|| {
-                path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
-            });
+        let metadata = file.metadata();
+        let (tokenizer, template) = match &options.part {
+            Some(Part { ends: Ends::Elsewhere, .. }) => (None, None),
+            _ => {
+                let template = metadata.str("tokenizer.chat_template").map(str::to_owned);
+                (Tokenizer::from_metadata(metadata)?, template)
+            }
+        };
+        let name = model_name(&file, path);
         let file_bytes = file.file_bytes();
-        let weights = Weights::load(file, threads, progress)?;
+        let weights = Weights::load(file, options.part.as_ref(), threads, progress)?;
         let arch = &weights.arch;
-        let kv_bytes_per_token = shape(arch, arch.layers.len()).bytes_per_position() as u64;
+        let part = weights.part.clone();
+        let kv_bytes_per_token = shape(arch, &part.halves).bytes_per_position() as u64;
         let summary = Summary {
             name,
+            part,
             architecture: arch.name.to_owned(),
             context_length: arch.context_length,
             layers: arch.layers.len(),
@@ -213,31 +162,34 @@ impl Model {
         &self.summary
     }
 
-    /// Its tokeniser; `None` where the file says that it has none.
+    /// Its tokeniser; `None` where the file says that it has none, or the ends are elsewhere.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
         self.tokenizer.as_ref()
     }
 
-    /// Its chat template's source, if the file has one.
+    /// Its chat template's source, if the file has one and the ends are here.
     pub fn chat_template(&self) -> Option<&str> {
         self.template.as_deref()
     }
 
-    /// Half-blocks in the model: two for each layer.
+    /// Half-blocks in the model, loaded or not: two for each layer.
     pub fn halves(&self) -> usize {
-        2 * self.weights.layers.len()
+        2 * self.weights.arch.layers.len()
     }
 
-    /// Pages for sequences of the whole model, at most `max` at a time; see [`PAGE`].
+    /// Pages for sessions, at most `max` at a time; see [`PAGE`]. Those of a part have room for the
+    /// half-blocks that are loaded.
     pub fn pages(&self, max: usize) -> Arc<Pages> {
-        self.pages_of(&(0..self.halves()), max)
+        self.pages_of(&self.loaded(), max)
     }
 
-    fn pages_of(&self, halves: &Range<usize>, max: usize) -> Arc<Pages> {
-        Pages::new(shape(&self.weights.arch, layers(halves).len()), max)
+    /// Pages for stages of `halves`, at most `max` at a time.
+    pub fn pages_of(&self, halves: &Range<usize>, max: usize) -> Arc<Pages> {
+        Pages::new(shape(&self.weights.arch, halves), max)
     }
 
-    /// A new, empty sequence that can hold `context_max` tokens, with pages of its own.
+    /// A new, empty sequence that can hold `context_max` tokens, with pages of its own. What a
+    /// session of a part is asked for beyond [`front`] is refused.
     pub fn session(self: &Arc<Model>, context_max: usize) -> Session {
         let pages = self.pages(context_max.div_ceil(PAGE));
         self.session_in(&pages, context_max, Vec::new(), 0)
@@ -255,13 +207,8 @@ impl Model {
         beginning: Vec<Arc<Page>>,
         position: usize,
     ) -> Session {
-        let arch = &self.weights.arch;
-        assert!(pages.shape() == shape(arch, arch.layers.len()), "pages of another model");
-        assert!(position <= beginning.len() * PAGE, "tokens without pages");
-        let cache = Cache::beginning(pages.clone(), beginning);
-        let context_max = context_max.min(CONTEXT_MAX);
-        let halves = 0..self.halves();
-        let stage = Stage { model: self.clone(), halves, cache, position, context_max };
+        let beginning = Beginning { pages: beginning, position };
+        let stage = self.loaded_stage(self.loaded(), pages, context_max, beginning);
         Session { stage, logits: Vec::new() }
     }
 
@@ -269,13 +216,51 @@ impl Model {
     /// tokens.
     ///
     /// # Panics
-    /// Where the range is not one of the model's.
+    /// Where the half-blocks are not loaded; [`Model::stage_in`] refuses.
     pub fn stage(self: &Arc<Model>, halves: Range<usize>, context_max: usize) -> Stage {
-        assert!(halves.start <= halves.end && halves.end <= self.halves());
+        let pages = self.pages_of(&halves, context_max.div_ceil(PAGE));
+        let stage = self.stage_in(halves, &pages, context_max, Beginning::default());
+        stage.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// A stage that takes its pages from `pages`, made by [`Model::pages_of`] for the same
+    /// half-blocks, and begins with what `beginning` holds.
+    ///
+    /// # Errors
+    /// Some of the half-blocks are not loaded.
+    ///
+    /// # Panics
+    /// Where `pages` are of another shape, or `beginning` holds fewer tokens than it says.
+    pub fn stage_in(
+        self: &Arc<Model>,
+        halves: Range<usize>,
+        pages: &Arc<Pages>,
+        context_max: usize,
+        beginning: Beginning,
+    ) -> Result<Stage, StepError> {
+        let loaded = self.loaded();
+        let within = loaded.start <= halves.start && halves.end <= loaded.end;
+        if !within || halves.start > halves.end {
+            return Err(StepError::HalvesElsewhere { loaded, wanted: halves });
+        }
+        Ok(self.loaded_stage(halves, pages, context_max, beginning))
+    }
+
+    /// As [`Model::stage_in`], of half-blocks that are loaded.
+    fn loaded_stage(
+        self: &Arc<Model>,
+        halves: Range<usize>,
+        pages: &Arc<Pages>,
+        context_max: usize,
+        beginning: Beginning,
+    ) -> Stage {
+        let Beginning { pages: kept, position } = beginning;
+        assert!(pages.shape() == shape(&self.weights.arch, &halves), "pages of another model");
+        assert!(position <= kept.len() * PAGE, "tokens without pages");
+        let cache = Cache::beginning(pages.clone(), kept);
         // The bound that sums over positions are proven for.
         let context_max = context_max.min(CONTEXT_MAX);
-        let cache = Cache::new(self.pages_of(&halves, context_max.div_ceil(PAGE)));
-        Stage { model: self.clone(), halves, cache, position: 0, context_max }
+        Stage { model: self.clone(), halves, cache, position, context_max }
     }
 
     /// Takes rows of several sequences through `halves` together. Rows have been checked, and there
@@ -308,357 +293,60 @@ impl Model {
         }
     }
 
-    /// The residual rows that `tokens` begin with: what enters half-block 0.
-    ///
-    /// # Errors
-    /// A token is outside the vocabulary.
-    pub fn embed(&self, tokens: &[u32]) -> Result<BlockVec, StepError> {
-        self.check_tokens(tokens)?;
-        let mut all = BlockVec::zeros(tokens.len() * self.weights.arch.width);
-        for (row, &token) in tokens.iter().enumerate() {
-            self.embed_row(token, &mut all, row);
+    /// How many rows `residual` is, which may come from anybody.
+    fn count_rows(&self, residual: Blocks) -> Result<usize, StepError> {
+        block::check(residual).map_err(StepError::Encoding)?;
+        if !residual.m.len().is_multiple_of(self.width()) {
+            return Err(StepError::Encoding("the rows are not as wide as the model"));
         }
-        Ok(all)
+        Ok(residual.m.len() / self.width())
     }
 
-    /// Writes what `token`, which is in the vocabulary, begins with into row `row` of `all`.
-    fn embed_row(&self, token: u32, all: &mut BlockVec, row: usize) {
-        let width = self.weights.arch.width;
-        let groups = width / GROUP;
-        let m = &mut all.m[row * width..][..width];
-        let e = &mut all.e[row * groups..][..groups];
-        self.weights.embed(token, &mut BlocksMut { m, e });
+    fn width(&self) -> usize {
+        self.weights.arch.width
     }
 
-    /// Logits of each row of `residual`, which has left the last half-block: (index, logits).
-    pub fn logits_of(&self, residual: Blocks, each: &mut dyn FnMut(usize, &[f32])) {
-        let width = self.weights.arch.width;
-        let count = residual.m.len() / width;
-        let rows: Vec<Blocks> = (0..count).map(|row| residual_row(residual, width, row)).collect();
-        self.logits_in_parts(&rows, &mut |first, numbers| {
-            let own = numbers.chunks_exact(self.weights.arch.vocab);
-            own.enumerate().for_each(|(i, row)| each(first + i, row));
-        });
+    /// The half-blocks in memory.
+    fn loaded(&self) -> Range<usize> {
+        self.weights.part.halves.clone()
     }
 
-    /// Logits of `rows`, as many at a time as memory for them is meant for: (first row, logits).
-    fn logits_in_parts(&self, rows: &[Blocks], part: &mut dyn FnMut(usize, &mut [f32])) {
-        let vocab = self.weights.arch.vocab;
-        let rows_max = (LOGITS_BYTES_MAX / (size_of::<f32>() * vocab)).max(1);
-        let mut residual = BlockVec::default();
-        let mut numbers = Vec::new();
-        for (n, some) in rows.chunks(rows_max).enumerate() {
-            residual.m.clear();
-            residual.e.clear();
-            for row in some {
-                residual.m.extend_from_slice(row.m);
-                residual.e.extend_from_slice(row.e);
-            }
-            let view = residual.view();
-            head::logits(&self.weights, self.kernels, &self.pool, view, &mut numbers);
-            part(n * rows_max, &mut numbers[..some.len() * vocab]);
+    fn ends(&self) -> Result<&EndWeights, StepError> {
+        self.weights.ends.as_ref().ok_or(StepError::EndsElsewhere)
+    }
+
+    /// The ends, if the half-blocks from the first on are loaded, too.
+    fn beginning(&self) -> Result<&EndWeights, StepError> {
+        let loaded = self.loaded();
+        if loaded.start != 0 {
+            let wanted = 0..loaded.end;
+            return Err(StepError::HalvesElsewhere { loaded, wanted });
         }
+        self.ends()
+    }
+
+    /// The ends, if all half-blocks are loaded, too.
+    fn whole(&self) -> Result<&EndWeights, StepError> {
+        let (loaded, wanted) = (self.loaded(), 0..self.halves());
+        if loaded != wanted {
+            return Err(StepError::HalvesElsewhere { loaded, wanted });
+        }
+        self.ends()
     }
 }
 
-/// The pages of sequences in `layers` layers.
-fn shape(arch: &Arch, layers: usize) -> Shape {
-    Shape { layers, kv_heads: arch.kv_heads, head: arch.head_dim }
+/// What the file at `path` calls its model, or else what the file is called.
+pub(crate) fn model_name(file: &Gguf, path: &Path) -> String {
+    let stem = || path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    file.metadata().str("general.name").map_or_else(stem, str::to_owned)
+}
+
+/// What pages of sequences in `halves` have room for.
+pub(crate) fn shape(arch: &Arch, halves: &Range<usize>) -> Shape {
+    Shape { layers: layers(halves).len(), kv_heads: arch.kv_heads, head: arch.head_dim }
 }
 
 /// The layers whose attention lies in `halves`: the even ones have a cache.
 fn layers(halves: &Range<usize>) -> Range<usize> {
     halves.start.div_ceil(2)..halves.end.div_ceil(2)
-}
-
-/// A contiguous range of half-blocks and the state of one sequence in them.
-///
-/// Half-block `2 l` is layer `l`'s attention, `2 l + 1` its feed-forward half. A chain of stages
-/// that covers the model gives the bits of the whole.
-#[derive(Debug)]
-pub struct Stage {
-    model: Arc<Model>,
-    halves: Range<usize>,
-    cache: Cache,
-    position: usize,
-    context_max: usize,
-}
-
-impl Stage {
-    /// Tokens fed so far.
-    pub fn position(&self) -> usize {
-        self.position
-    }
-
-    /// The half-blocks.
-    pub fn halves(&self) -> Range<usize> {
-        self.halves.clone()
-    }
-
-    /// Takes the residual rows of the next tokens through the stage, in place.
-    ///
-    /// # Errors
-    /// There is no room for them, or a row is not a valid encoding; the stage is as it was.
-    pub fn feed(&mut self, residual: &mut BlockVec) -> Result<(), StepError> {
-        let width = self.model.weights.arch.width;
-        block::check(residual.view()).map_err(StepError::Encoding)?;
-        if !residual.m.len().is_multiple_of(width) {
-            return Err(StepError::Encoding("the rows are not as wide as the model"));
-        }
-        let tokens = residual.m.len() / width;
-        self.reserve(tokens)?;
-        let span = self.span(tokens);
-        self.model.pass(self.halves.clone(), residual, &[span]);
-        Ok(())
-    }
-
-    /// Makes sure of room for `tokens` more.
-    fn reserve(&mut self, tokens: usize) -> Result<(), StepError> {
-        let wanted = self.position + tokens;
-        let context_max = self.context_max;
-        if wanted > context_max {
-            return Err(StepError::ContextFull { context_max, wanted });
-        }
-        let pages_max = self.cache.home().max();
-        let reserved = self.cache.reserve(&(self.position..wanted));
-        reserved.map_err(|NoPage| StepError::NoPage { pages_max })
-    }
-
-    /// The next `tokens` as part of a pass; from now on they count as fed. Their room is reserved.
-    fn span(&mut self, tokens: usize) -> Span {
-        let position = self.position;
-        self.position += tokens;
-        Span { position, tokens, places: self.cache.places(&(position..self.position)) }
-    }
-
-    /// Forgets all tokens from `position` on.
-    pub fn rewind(&mut self, position: usize) {
-        self.position = self.position.min(position);
-        self.cache.truncate(self.position);
-    }
-}
-
-/// One sequence: its KV cache and position. Dropping it frees the cache.
-#[derive(Debug)]
-pub struct Session {
-    stage: Stage,
-    logits: Vec<f32>,
-}
-
-impl Session {
-    /// Tokens fed so far.
-    pub fn position(&self) -> usize {
-        self.stage.position
-    }
-
-    /// Tokens that it can hold.
-    pub fn context_max(&self) -> usize {
-        self.stage.context_max
-    }
-
-    /// The model it belongs to.
-    pub fn model(&self) -> &Arc<Model> {
-        &self.stage.model
-    }
-
-    /// Its pages, in order. All but the last hold [`PAGE`] tokens.
-    pub fn pages(&self) -> &[Arc<Page>] {
-        self.stage.cache.pages()
-    }
-
-    /// Goes on with `pages` in place of its first ones, which hold the same: another sequence's, say,
-    /// that has been fed the same tokens.
-    ///
-    /// # Panics
-    /// Where there are more of them than full pages.
-    pub fn exchange(&mut self, pages: Vec<Arc<Page>>) {
-        assert!(pages.len() * PAGE <= self.position(), "only full pages are exchanged");
-        self.stage.cache.exchange(pages);
-    }
-
-    /// How many pages must be had before `tokens` more can be fed.
-    pub fn pages_wanted(&self, tokens: usize) -> usize {
-        let position = self.stage.position;
-        self.stage.cache.pages_wanted(&(position..position + tokens))
-    }
-
-    /// Runs `tokens` without computing logits. Long prompts are fed in pieces by the caller, so
-    /// that it can show progress and stop; 512 at a time is efficient. Pieces never change bits.
-    ///
-    /// # Errors
-    /// There is no room, or a token is unknown; the session is as it was.
-    pub fn feed(&mut self, tokens: &[u32]) -> Result<(), StepError> {
-        step(&mut [Feed { session: self, tokens, wanted: Wanted::Nothing }], &mut |_| {})
-    }
-
-    /// Runs `tokens` (one or more) and returns the logits after the last, one per vocabulary entry.
-    ///
-    /// # Errors
-    /// As [`Session::feed`].
-    pub fn logits(&mut self, tokens: &[u32]) -> Result<&[f32], StepError> {
-        let mut logits = std::mem::take(&mut self.logits);
-        let feed = Feed { session: self, tokens, wanted: Wanted::Last };
-        let outcome = step(&mut [feed], &mut |found| {
-            logits.clear();
-            logits.extend_from_slice(found.numbers);
-        });
-        self.logits = logits;
-        outcome.map(|()| &self.logits[..])
-    }
-
-    /// Runs `tokens` and hands `each` the logits after every one: (index in `tokens`, logits).
-    ///
-    /// # Errors
-    /// As [`Session::feed`].
-    pub fn logits_each(
-        &mut self,
-        tokens: &[u32],
-        each: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<(), StepError> {
-        let feed = Feed { session: self, tokens, wanted: Wanted::Each };
-        step(&mut [feed], &mut |found| {
-            let rows = found.numbers.chunks_exact(found.width);
-            found.of.iter().zip(rows).for_each(|(&(_, token), row)| each(token, row));
-        })
-    }
-
-    /// Forgets all tokens from `position` on.
-    pub fn rewind(&mut self, position: usize) {
-        self.stage.rewind(position);
-    }
-}
-
-/// What is wanted of the tokens that a sequence is fed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
-    /// That they are remembered.
-    Nothing,
-    /// The logits after the last of them.
-    Last,
-    /// The logits after each.
-    Each,
-    /// The vector of each after the last norm, as wide as the model: what logits are made of.
-    Vectors,
-}
-
-/// Rows of what was wanted, in the order of feeds and of each feed's tokens.
-#[derive(Debug)]
-pub struct Rows<'a> {
-    /// Whose each row is: (index of the feed, index of its token).
-    pub of: &'a [(usize, usize)],
-    /// Numbers in a row.
-    pub width: usize,
-    /// `[rows][width]`; whoever takes them may change them.
-    pub numbers: &'a mut [f32],
-}
-
-/// What one sequence is fed in a step.
-#[derive(Debug)]
-pub struct Feed<'a> {
-    /// The sequence.
-    pub session: &'a mut Session,
-    /// Its next tokens.
-    pub tokens: &'a [u32],
-    /// What is wanted of them.
-    pub wanted: Wanted,
-}
-
-/// Feeds several sequences of one model together, so that weights are read once for all of them.
-/// `take` receives what was wanted, in one call or several. Who else is in a step never changes
-/// bits.
-///
-/// # Errors
-/// There is no room in a sequence, there are no pages, or a token is unknown; all sequences are as
-/// they were.
-///
-/// # Panics
-/// Where the sessions are not all of one model.
-pub fn step(feeds: &mut [Feed], take: &mut dyn FnMut(Rows)) -> Result<(), StepError> {
-    let Some(first) = feeds.first() else { return Ok(()) };
-    let model = first.session.stage.model.clone();
-    // All of them before any, so that a refusal leaves the sessions as they were.
-    for feed in feeds.iter() {
-        assert!(Arc::ptr_eq(&feed.session.stage.model, &model), "sessions of different models");
-        model.check_tokens(feed.tokens)?;
-    }
-    let reserved = feeds.iter_mut().try_for_each(|f| f.session.stage.reserve(f.tokens.len()));
-    if let Err(error) = reserved {
-        let as_it_was = |feed: &mut Feed| feed.session.rewind(feed.session.position());
-        feeds.iter_mut().for_each(as_it_was);
-        return Err(error);
-    }
-    let mut done = vec![0; feeds.len()];
-    loop {
-        let parts = share_out(feeds, &done, model.tokens_max());
-        if parts.is_empty() {
-            return Ok(());
-        }
-        pass(&model, feeds, &mut done, &parts, take);
-    }
-}
-
-/// The next tokens of each feed that fit into one pass together: (feed, tokens), each not empty.
-fn share_out(feeds: &[Feed], done: &[usize], tokens_max: usize) -> Vec<(usize, usize)> {
-    let mut room = tokens_max;
-    let mut parts = Vec::new();
-    for (i, feed) in feeds.iter().enumerate() {
-        let tokens = (feed.tokens.len() - done[i]).min(room);
-        if tokens > 0 {
-            parts.push((i, tokens));
-            room -= tokens;
-        }
-    }
-    parts
-}
-
-/// One pass of a step.
-fn pass(
-    model: &Model,
-    feeds: &mut [Feed],
-    done: &mut [usize],
-    parts: &[(usize, usize)],
-    take: &mut dyn FnMut(Rows),
-) {
-    let width = model.weights.arch.width;
-    let tokens: usize = parts.iter().map(|(_, tokens)| tokens).sum();
-    let mut residual = BlockVec::zeros(tokens * width);
-    let mut spans = Vec::with_capacity(parts.len());
-    // Rows that something is wanted of: which row, whose, and what.
-    let mut wanted = Vec::new();
-    let mut row = 0;
-    for &(i, count) in parts {
-        let feed = &mut feeds[i];
-        let own = &feed.tokens[done[i]..][..count];
-        for (n, &token) in own.iter().enumerate() {
-            model.embed_row(token, &mut residual, row + n);
-            let place = done[i] + n;
-            let last = place + 1 == feed.tokens.len();
-            if feed.wanted != Wanted::Nothing && (feed.wanted != Wanted::Last || last) {
-                wanted.push((row + n, i, place, feed.wanted == Wanted::Vectors));
-            }
-        }
-        spans.push(feed.session.stage.span(count));
-        done[i] += count;
-        row += count;
-    }
-    model.pass(0..model.halves(), &mut residual, &spans);
-    let row_of = |row| residual_row(residual.view(), width, row);
-    let (vectors, logits): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|wish| wish.3);
-    for (row, feed, place, _) in vectors {
-        let numbers = &mut head::vector(&model.weights, row_of(row));
-        take(Rows { of: &[(feed, place)], width, numbers });
-    }
-    let of: Vec<_> = logits.iter().map(|(_, feed, place, _)| (*feed, *place)).collect();
-    let rows: Vec<Blocks> = logits.iter().map(|(row, ..)| row_of(*row)).collect();
-    let vocab = model.weights.arch.vocab;
-    model.logits_in_parts(&rows, &mut |first, numbers| {
-        let of = &of[first..][..numbers.len() / vocab];
-        take(Rows { of, width: vocab, numbers });
-    });
-}
-
-/// Row `row` of residual rows as wide as `width`.
-fn residual_row(all: Blocks<'_>, width: usize, row: usize) -> Blocks<'_> {
-    let groups = width / GROUP;
-    Blocks { m: &all.m[row * width..][..width], e: &all.e[row * groups..][..groups] }
 }

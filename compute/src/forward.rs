@@ -20,7 +20,7 @@ use crate::numeric::matmul::Unit;
 use crate::numeric::scalar::Factor;
 use crate::pool::Team;
 use crate::share::Shared;
-use crate::weights::{Layer, Weights};
+use crate::weights::{Attention, FeedForward, HalfWeights, Weights};
 
 /// Block floats of several tokens, to be shared among threads.
 struct SharedBlocks<'a> {
@@ -306,11 +306,11 @@ impl Pass<'_> {
             // SAFETY: each thread takes the entry with its own number.
             let private = unsafe { &mut run.threads.write(team.id..team.id + 1)[0] };
             for half in halves.clone() {
-                let layer = &run.weights.layers[half / 2];
-                if half % 2 == 0 {
-                    run.attention(team, private, layer, half / 2 - first_layer);
-                } else {
-                    run.feed_forward(team, private, layer);
+                match run.weights.half(half) {
+                    HalfWeights::Attention(own) => {
+                        run.attention(team, private, own, half / 2 - first_layer);
+                    }
+                    HalfWeights::FeedForward(own) => run.feed_forward(team, private, own),
                 }
             }
         });
@@ -318,8 +318,8 @@ impl Pass<'_> {
 }
 
 impl Run<'_> {
-    fn attention(&self, team: &Team, private: &mut Private, layer: &Layer, index: usize) {
-        self.norm_residual(team, &layer.attention_norm);
+    fn attention(&self, team: &Team, private: &mut Private, layer: &Attention, index: usize) {
+        self.norm_residual(team, &layer.norm);
         team.meet();
         self.project(team, private, layer);
         team.meet();
@@ -329,14 +329,14 @@ impl Run<'_> {
         team.meet();
         self.collect_heads(team, private);
         team.meet();
-        let post = layer.post_norms.as_ref().map(|norms| &norms[0]);
+        let post = layer.post_norm.as_ref();
         // SAFETY: the heads were written before the last meeting.
         let x = unsafe { self.heads.read() };
-        self.join(team, private, &layer.attention_output, x, post);
+        self.join(team, private, &layer.output, x, post);
     }
 
-    fn feed_forward(&self, team: &Team, private: &mut Private, layer: &Layer) {
-        self.norm_residual(team, &layer.feed_forward_norm);
+    fn feed_forward(&self, team: &Team, private: &mut Private, layer: &FeedForward) {
+        self.norm_residual(team, &layer.norm);
         team.meet();
         self.gate_up(team, private, layer);
         team.meet();
@@ -346,7 +346,7 @@ impl Run<'_> {
             self.kernels.quantise(hidden, Factor::ONE, &mut rows, 0);
         });
         team.meet();
-        let post = layer.post_norms.as_ref().map(|norms| &norms[1]);
+        let post = layer.post_norm.as_ref();
         // SAFETY: the rows were written before the last meeting.
         let x = unsafe { self.wide.read() };
         self.join(team, private, &layer.down, x, post);
@@ -367,7 +367,7 @@ impl Run<'_> {
     }
 
     /// Queries, keys and values, with their biases.
-    fn project(&self, team: &Team, private: &mut Private, layer: &Layer) {
+    fn project(&self, team: &Team, private: &mut Private, layer: &Attention) {
         // SAFETY: written before the last meeting.
         let x = unsafe { self.narrow.read() };
         let groups = [&layer.query, &layer.key, &layer.value].map(|m| m.rows.div_ceil(ROWS));
@@ -391,7 +391,7 @@ impl Run<'_> {
     }
 
     /// Quantises heads: queries into their buffer, keys and values into the cache.
-    fn store_heads(&self, team: &Team, layer: &Layer, index: usize) {
+    fn store_heads(&self, team: &Team, layer: &Attention, index: usize) {
         let arch = &self.weights.arch;
         let (head, heads, kv_heads) = (arch.head_dim, arch.heads, arch.kv_heads);
         let key_start = arch.query_width().next_multiple_of(GROUP);
@@ -440,7 +440,7 @@ impl Run<'_> {
     }
 
     /// Every query head over what it may see.
-    fn attend(&self, team: &Team, private: &mut Private, layer: &Layer, index: usize) {
+    fn attend(&self, team: &Team, private: &mut Private, layer: &Attention, index: usize) {
         let arch = &self.weights.arch;
         let (head, heads) = (arch.head_dim, arch.heads);
         let per_kv = heads / arch.kv_heads;
@@ -508,7 +508,7 @@ impl Run<'_> {
     }
 
     /// Gate and up, bent and multiplied, into `hidden`.
-    fn gate_up(&self, team: &Team, private: &mut Private, layer: &Layer) {
+    fn gate_up(&self, team: &Team, private: &mut Private, layer: &FeedForward) {
         // SAFETY: written before the last meeting.
         let x = unsafe { self.narrow.read() };
         let kind = self.weights.arch.activation;

@@ -132,12 +132,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Of an empty sequence.
-    pub fn new(home: Arc<Pages>) -> Self {
-        Self { home, pages: Vec::new() }
-    }
-
-    /// Of a sequence that begins with what `pages` hold.
+    /// Of a sequence that begins with what `pages` hold, if there are any.
     pub fn beginning(home: Arc<Pages>, pages: Vec<Arc<Page>>) -> Self {
         Self { home, pages }
     }
@@ -442,7 +437,7 @@ mod tests {
 
     #[test]
     fn what_is_put_is_found() {
-        let mut cache = Cache::new(Pages::new(SHAPE, 9));
+        let mut cache = Cache::beginning(Pages::new(SHAPE, 9), Vec::new());
         put(&mut cache, 0..5, 0);
         put(&mut cache, 5..100, 0);
         check(&mut cache, 0..100, 0);
@@ -451,7 +446,7 @@ mod tests {
     #[test]
     fn a_shared_page_is_copied_before_it_is_written() {
         let home = Pages::new(SHAPE, 9);
-        let mut first = Cache::new(home.clone());
+        let mut first = Cache::beginning(home.clone(), Vec::new());
         put(&mut first, 0..70, 0);
         let mut second = Cache::beginning(home.clone(), first.pages()[..2].to_vec());
         assert_eq!((home.taken(), second.pages_wanted(&(40..70))), (3, 2));
@@ -465,7 +460,7 @@ mod tests {
     #[test]
     fn pages_are_counted_and_come_back() {
         let home = Pages::new(SHAPE, 2);
-        let mut cache = Cache::new(home.clone());
+        let mut cache = Cache::beginning(home.clone(), Vec::new());
         assert_eq!(cache.pages_wanted(&(0..65)), 3);
         assert_eq!(cache.reserve(&(0..65)), Err(NoPage));
         assert_eq!((home.taken(), home.max()), (2, 2));
@@ -477,7 +472,7 @@ mod tests {
 
     #[test]
     fn stretches_cover_a_range_once() {
-        let mut cache = Cache::new(Pages::new(SHAPE, 9));
+        let mut cache = Cache::beginning(Pages::new(SHAPE, 9), Vec::new());
         cache.reserve(&(0..200)).unwrap();
         let places = cache.places(&(0..0));
         // SAFETY: one thread.

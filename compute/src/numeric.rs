@@ -18,6 +18,7 @@ pub mod embedding;
 pub mod functions;
 pub mod matmul;
 pub mod norm;
+pub mod rows;
 pub mod scalar;
 pub mod weights;
 

@@ -1,4 +1,5 @@
-//! A model's weights in memory: every matrix packed once, the file's pages given back behind.
+//! A model's weights in memory, or a part's: every matrix packed once, the file's pages given back
+//! behind.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -7,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::arch::{Arch, LayerTensor, ModelTensor};
-use crate::engine::LoadError;
+use crate::engine::{Ends, LoadError, Part};
 use crate::gguf::{Gguf, TensorInfo};
 use crate::matrix::{Arena, Exponents, Layout, Matrix, TILE, pack_tile};
 use crate::numeric::attention::score_constant;
@@ -20,10 +21,10 @@ use crate::numeric::weights::{floats, row};
 /// Rows that one thread packs at a time.
 const ROWS_PER_TASK: usize = 32 * TILE;
 
-/// One layer's weights.
+/// An attention half's weights.
 #[derive(Debug)]
-pub struct Layer {
-    pub attention_norm: BlockVec,
+pub struct Attention {
+    pub norm: BlockVec,
     pub query: Matrix,
     pub key: Matrix,
     pub value: Matrix,
@@ -31,29 +32,51 @@ pub struct Layer {
     pub biases: Option<[BlockVec; 3]>,
     /// Norms of query and key heads.
     pub head_norms: Option<[BlockVec; 2]>,
-    pub attention_output: Matrix,
-    /// Norms after attention and after the feed-forward half.
-    pub post_norms: Option<[BlockVec; 2]>,
-    pub feed_forward_norm: BlockVec,
-    pub gate: Matrix,
-    pub up: Matrix,
-    pub down: Matrix,
+    pub output: Matrix,
+    pub post_norm: Option<BlockVec>,
     /// Which of [`Weights::increments`] turns its heads.
     pub rotation: usize,
     /// Positions that a token sees.
     pub window: Option<usize>,
 }
 
-/// A whole model's weights.
+/// A feed-forward half's weights.
 #[derive(Debug)]
-pub struct Weights {
-    pub arch: Arch,
-    pub layers: Vec<Layer>,
-    pub output_norm: BlockVec,
+pub struct FeedForward {
+    pub norm: BlockVec,
+    pub gate: Matrix,
+    pub up: Matrix,
+    pub down: Matrix,
+    pub post_norm: Option<BlockVec>,
+}
+
+/// One half-block's weights. Boxed, since the two differ much in size.
+#[derive(Debug)]
+pub enum HalfWeights {
+    Attention(Box<Attention>),
+    FeedForward(Box<FeedForward>),
+}
+
+/// What stands before the first half-block and after the last.
+#[derive(Debug)]
+pub struct EndWeights {
+    pub norm: BlockVec,
     pub output: Matrix,
     /// The file, where the embedding has a matrix of its own: rows are read from it as asked.
     embedding: Option<(Gguf, TensorInfo)>,
-    embedding_scale: Option<(i16, i32)>,
+    scale: Option<(i16, i32)>,
+}
+
+/// The weights of a model, or of a part of one.
+#[derive(Debug)]
+pub struct Weights {
+    pub arch: Arch,
+    /// Which part.
+    pub part: Part,
+    /// Those of `part.halves`, in order.
+    halves: Vec<HalfWeights>,
+    /// `None` where they are elsewhere.
+    pub ends: Option<EndWeights>,
     /// Phase increments; layers with the same share an entry.
     pub increments: Vec<Vec<u32>>,
     /// Constants of norms over the residual and over a head.
@@ -72,14 +95,22 @@ struct Plan {
 }
 
 impl Weights {
-    /// Packs the model in `file`; `progress` hears (bytes done, bytes in all).
+    /// Packs `part` of the model in `file`, or all of it; `progress` hears (bytes done, bytes in
+    /// all). Bytes of other tensors are not looked at.
     pub fn load(
         file: Gguf,
+        part: Option<&Part>,
         threads: NonZeroUsize,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError> {
         let arch = Arch::from_gguf(&file)?;
-        let (plans, size) = plan(&arch, &file);
+        let halves = 2 * arch.layers.len();
+        let part = part.cloned().unwrap_or_else(|| Part::whole(halves));
+        let Range { start, end } = part.halves;
+        if start > end || end > halves {
+            return Err(LoadError::Part { start, end, halves });
+        }
+        let (plans, size) = plan(&arch, &file, &part);
         let mut arena = Arena::new(size).map_err(|source| LoadError::Memory { size, source })?;
         let found = pack_all(&file, &plans, &mut arena, threads, progress)?;
         file.check_unchanged()?;
@@ -89,38 +120,58 @@ impl Weights {
             Matrix::new(plan.info.kind, shape, arena.clone(), plan.place, found)
         });
         let mut next = || matrices.next().expect("one matrix was planned for each use");
-        let output = next();
+        let output = (part.ends == Ends::Here).then(&mut next);
         let mut increments: Vec<Vec<u32>> = Vec::new();
-        let mut layers = Vec::new();
-        for l in 0..arch.layers.len() {
-            let own = arch.phase_increments(l);
-            let rotation = increments.iter().position(|i| *i == own).unwrap_or_else(|| {
-                increments.push(own);
-                increments.len() - 1
+        let mut own = Vec::new();
+        for half in part.halves.clone() {
+            own.push(if half % 2 == 0 {
+                let turns = arch.phase_increments(half / 2);
+                let rotation = increments.iter().position(|i| *i == turns).unwrap_or_else(|| {
+                    increments.push(turns);
+                    increments.len() - 1
+                });
+                let weights = attention(&arch, &file, half / 2, rotation, &mut next)?;
+                HalfWeights::Attention(Box::new(weights))
+            } else {
+                let weights = feed_forward(&arch, &file, half / 2, &mut next)?;
+                HalfWeights::FeedForward(Box::new(weights))
             });
-            layers.push(layer(&arch, &file, l, rotation, &mut next)?);
         }
         let epsilon = |n| Epsilon {
             per_count: reciprocal(n),
             epsilon: Positive::from_f64(arch.norm_eps.into()),
         };
         Ok(Self {
-            layers,
-            output,
+            part,
+            halves: own,
             increments,
-            output_norm: vector(&file, ModelTensor::OutputNorm.name())?,
-            embedding_scale: arch.embedding_scale.map(|s| Positive::from_f64(s.into()).short()),
             width_epsilon: epsilon(arch.width),
             head_epsilon: epsilon(arch.head_dim),
             score: score_constant(arch.attention_scale.into(), arch.head_dim),
             bytes: size as u64,
+            ends: output.map(|output| EndWeights::load(&arch, file, output)).transpose()?,
+            arch,
+        })
+    }
+
+    /// The weights of half-block `half`, one of the part's.
+    pub fn half(&self, half: usize) -> &HalfWeights {
+        &self.halves[half - self.part.halves.start]
+    }
+}
+
+impl EndWeights {
+    fn load(arch: &Arch, file: Gguf, output: Matrix) -> Result<Self, LoadError> {
+        Ok(Self {
+            norm: vector(&file, ModelTensor::OutputNorm.name())?,
+            output,
+            scale: arch.embedding_scale.map(|s| Positive::from_f64(s.into()).short()),
             embedding: if arch.tied_embeddings {
                 None
             } else {
                 let info = file.tensor(ModelTensor::Embedding.name()).cloned();
                 info.map(|info| (file, info))
             },
-            arch,
         })
     }
 
@@ -140,53 +191,62 @@ impl Weights {
         out.m.fill(0);
         out.e.fill(crate::numeric::block::ZERO);
         embed(&unpacked, out);
-        if let Some(scale) = self.embedding_scale {
+        if let Some(scale) = self.scale {
             let copy = BlockVec { m: out.m.to_vec(), e: out.e.to_vec() };
             crate::numeric::block::scale(copy.view(), scale, out);
         }
     }
 }
 
-/// Where each matrix goes, in the order in which `load` takes them.
-fn plan(arch: &Arch, file: &Gguf) -> (Vec<Plan>, usize) {
-    let mut names = vec![arch.output_tensor().name().to_owned()];
-    for l in 0..arch.layers.len() {
-        names.extend(MATRICES.map(|m| m.name(l)));
+/// A half-block's matrices in the order in which they lie in memory.
+pub fn matrices(half: usize) -> &'static [LayerTensor] {
+    use LayerTensor::*;
+    if half.is_multiple_of(2) { &[Query, Key, Value, AttentionOutput] } else { &[Gate, Up, Down] }
+}
+
+/// Bytes that the matrix in tensor `info` takes in memory.
+pub fn packed_bytes(info: &TensorInfo) -> usize {
+    place_bytes(info).next_multiple_of(ALIGNMENT)
+}
+
+fn place_bytes(info: &TensorInfo) -> usize {
+    Matrix::bytes_needed(info.kind, info.shape[1], info.shape[0])
+}
+
+/// Matrices begin on cache lines.
+const ALIGNMENT: usize = 64;
+
+/// Where each matrix of `part` goes, in the order in which `load` takes them.
+fn plan(arch: &Arch, file: &Gguf, part: &Part) -> (Vec<Plan>, usize) {
+    let mut names = Vec::new();
+    if part.ends == Ends::Here {
+        names.push(arch.output_tensor().name().to_owned());
+    }
+    for half in part.halves.clone() {
+        names.extend(matrices(half).iter().map(|tensor| tensor.name(half / 2)));
     }
     let mut at = 0;
     let plans = names.iter().map(|name| {
         let info = file.tensor(name).expect("the description checked that it is there").clone();
-        let size = Matrix::bytes_needed(info.kind, info.shape[1], info.shape[0]);
-        let place = at..at + size;
-        at = place.end.next_multiple_of(64);
+        let place = at..at + place_bytes(&info);
+        at += packed_bytes(&info);
         Plan { info, place }
     });
     let plans = plans.collect();
     (plans, at)
 }
 
-/// A layer's matrices in the order in which they lie in memory.
-const MATRICES: [LayerTensor; 7] = [
-    LayerTensor::Query,
-    LayerTensor::Key,
-    LayerTensor::Value,
-    LayerTensor::AttentionOutput,
-    LayerTensor::Gate,
-    LayerTensor::Up,
-    LayerTensor::Down,
-];
-
-fn layer(
+fn attention(
     arch: &Arch,
     file: &Gguf,
     l: usize,
     rotation: usize,
     next: &mut dyn FnMut() -> Matrix,
-) -> Result<Layer, LoadError> {
+) -> Result<Attention, LoadError> {
     let vector = |t: LayerTensor| vector(file, &t.name(l));
     use LayerTensor::*;
-    Ok(Layer {
-        attention_norm: vector(AttentionNorm)?,
+    Ok(Attention {
+        norm: vector(AttentionNorm)?,
         query: next(),
         key: next(),
         value: next(),
@@ -196,18 +256,27 @@ fn layer(
             None
         },
         head_norms: if arch.qk_norm { Some([vector(QueryNorm)?, vector(KeyNorm)?]) } else { None },
-        attention_output: next(),
-        post_norms: if arch.post_norms {
-            Some([vector(PostAttentionNorm)?, vector(PostFeedForwardNorm)?])
-        } else {
-            None
-        },
-        feed_forward_norm: vector(FeedForwardNorm)?,
+        output: next(),
+        post_norm: arch.post_norms.then(|| vector(PostAttentionNorm)).transpose()?,
+        rotation,
+        window: arch.layers[l].window,
+    })
+}
+
+fn feed_forward(
+    arch: &Arch,
+    file: &Gguf,
+    l: usize,
+    next: &mut dyn FnMut() -> Matrix,
+) -> Result<FeedForward, LoadError> {
+    let vector = |t: LayerTensor| vector(file, &t.name(l));
+    use LayerTensor::*;
+    Ok(FeedForward {
+        norm: vector(FeedForwardNorm)?,
         gate: next(),
         up: next(),
         down: next(),
-        rotation,
-        window: arch.layers[l].window,
+        post_norm: arch.post_norms.then(|| vector(PostFeedForwardNorm)).transpose()?,
     })
 }
 

@@ -134,7 +134,7 @@ fn middle(sorted: &[f64]) -> f64 {
 }
 
 fn load(path: &Path) -> Arc<Model> {
-    let options = LoadOptions { threads: 1, kernels: KernelChoice::Auto };
+    let options = LoadOptions { threads: 1, kernels: KernelChoice::Auto, part: None };
     Model::load(path, &options, &mut |_, _| {}).unwrap_or_else(|e| panic!("{path:?}: {e}"))
 }
 

@@ -162,6 +162,6 @@ fn likeliest(logits: &[f32]) -> u32 {
 
 fn load(path: &Path) -> Arc<Model> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let options = LoadOptions { threads, kernels: KernelChoice::Auto };
+    let options = LoadOptions { threads, kernels: KernelChoice::Auto, part: None };
     Model::load(path, &options, &mut |_, _| {}).unwrap_or_else(|e| panic!("{path:?}: {e}"))
 }

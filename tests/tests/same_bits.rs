@@ -12,7 +12,8 @@ use compute::engine::{
 use compute::numeric::block::{BlockVec, GROUP, check};
 
 /// The definition of the numeric class, computed in the plainest way.
-const DEFINITION: LoadOptions = LoadOptions { threads: 1, kernels: KernelChoice::Reference };
+const DEFINITION: LoadOptions =
+    LoadOptions { threads: 1, kernels: KernelChoice::Reference, part: None };
 
 #[test]
 fn all_kernels_and_thread_counts_equal_the_definition() {
@@ -21,7 +22,8 @@ fn all_kernels_and_thread_counts_equal_the_definition() {
         let defined = whole(&load(&path, DEFINITION), &tokens);
         for kernels in [KernelChoice::Auto, KernelChoice::Portable] {
             for threads in [1, 2, 3] {
-                let found = whole(&load(&path, LoadOptions { threads, kernels }), &tokens);
+                let found =
+                    whole(&load(&path, LoadOptions { threads, kernels, part: None }), &tokens);
                 let place = first_difference(&found, &defined);
                 assert_eq!(place, None, "{path:?}, {kernels:?}, {threads} threads: (row, column)");
             }
@@ -32,7 +34,8 @@ fn all_kernels_and_thread_counts_equal_the_definition() {
 #[test]
 fn decoding_equals_prefill_in_pieces_of_any_size() {
     for path in tiny_models() {
-        let model = load(&path, LoadOptions { threads: 2, kernels: KernelChoice::Auto });
+        let model =
+            load(&path, LoadOptions { threads: 2, kernels: KernelChoice::Auto, part: None });
         let tokens = token_ids();
         let at_once = whole(&model, &tokens);
         for piece in [1, 2, 5, 8, 31, 47] {
@@ -47,7 +50,8 @@ fn decoding_equals_prefill_in_pieces_of_any_size() {
 #[test]
 fn feeding_without_logits_changes_nothing_after_it() {
     for path in tiny_models() {
-        let model = load(&path, LoadOptions { threads: 1, kernels: KernelChoice::Auto });
+        let model =
+            load(&path, LoadOptions { threads: 1, kernels: KernelChoice::Auto, part: None });
         let tokens = token_ids();
         let at_once = whole(&model, &tokens);
         let mut session = model.session(tokens.len());
@@ -61,7 +65,8 @@ fn feeding_without_logits_changes_nothing_after_it() {
 #[test]
 fn a_rewound_session_forgets_what_it_heard() {
     for path in tiny_models() {
-        let model = load(&path, LoadOptions { threads: 1, kernels: KernelChoice::Auto });
+        let model =
+            load(&path, LoadOptions { threads: 1, kernels: KernelChoice::Auto, part: None });
         let tokens = token_ids();
         let at_once = whole(&model, &tokens);
         let mut session = model.session(tokens.len());
@@ -82,7 +87,7 @@ fn any_chain_of_cuts_equals_the_whole() {
         // The parts of a chain run on machines that differ in kernels and threads.
         let machines =
             [(KernelChoice::Auto, 1), (KernelChoice::Portable, 2), (KernelChoice::Auto, 3)]
-                .map(|(kernels, threads)| load(path, LoadOptions { threads, kernels }));
+                .map(|(kernels, threads)| load(path, LoadOptions { threads, kernels, part: None }));
         let tokens = token_ids();
         let whole = whole(&machines[0], &tokens);
         let halves = machines[0].halves();
@@ -106,7 +111,7 @@ fn any_chain_of_cuts_equals_the_whole() {
 #[test]
 fn any_schedule_of_feeding_and_rewinding_equals_prefill() {
     for (number, path) in tiny_models().iter().enumerate() {
-        let model = load(path, LoadOptions { threads: 2, kernels: KernelChoice::Auto });
+        let model = load(path, LoadOptions { threads: 2, kernels: KernelChoice::Auto, part: None });
         let tokens = token_ids();
         let at_once = whole(&model, &tokens);
         let mut dice = Dice(number as u64);
@@ -141,7 +146,7 @@ fn any_schedule_of_feeding_and_rewinding_equals_prefill() {
 #[test]
 fn who_else_is_in_a_step_never_changes_bits() {
     for (number, path) in tiny_models().iter().enumerate() {
-        let model = load(path, LoadOptions { threads: 2, kernels: KernelChoice::Auto });
+        let model = load(path, LoadOptions { threads: 2, kernels: KernelChoice::Auto, part: None });
         let mut dice = Dice(40 + number as u64);
         let all = token_ids();
         let texts: Vec<Vec<u32>> = (0..12)
@@ -193,7 +198,10 @@ fn who_else_is_in_a_step_never_changes_bits() {
 
 #[test]
 fn a_step_that_is_refused_leaves_all_as_they_were() {
-    let model = load(&tiny_models()[0], LoadOptions { threads: 1, kernels: KernelChoice::Auto });
+    let model = load(
+        &tiny_models()[0],
+        LoadOptions { threads: 1, kernels: KernelChoice::Auto, part: None },
+    );
     let pages = model.pages(2);
     let mut sessions: Vec<Session> =
         (0..2).map(|_| model.session_in(&pages, 100, Vec::new(), 0)).collect();
@@ -236,7 +244,7 @@ fn long_prompts_give_the_same_bits() {
             (KernelChoice::Auto, 1, 1),
             (KernelChoice::Portable, 3, 97),
         ] {
-            let found = rows_of(LoadOptions { threads, kernels }, piece);
+            let found = rows_of(LoadOptions { threads, kernels, part: None }, piece);
             let place = first_difference(&found, &defined);
             assert_eq!(place, None, "{name}, {kernels:?}, pieces of {piece}: (row, column)");
         }
@@ -249,8 +257,8 @@ fn hostile_rows_give_the_same_bits_and_valid_rows() {
     for (number, path) in tiny_models().iter().enumerate() {
         let machines = [
             load(path, DEFINITION),
-            load(path, LoadOptions { threads: 2, kernels: KernelChoice::Portable }),
-            load(path, LoadOptions { threads: 2, kernels: KernelChoice::Auto }),
+            load(path, LoadOptions { threads: 2, kernels: KernelChoice::Portable, part: None }),
+            load(path, LoadOptions { threads: 2, kernels: KernelChoice::Auto, part: None }),
         ];
         let mut dice = Dice(number as u64);
         let sent = hostile_rows(9, machines[0].summary().width, &mut dice);
@@ -267,7 +275,7 @@ fn hostile_rows_give_the_same_bits_and_valid_rows() {
         }
         let answers = machines.each_ref().map(|model| {
             let mut logits = Rows::new();
-            model.logits_of(sent.view(), &mut |_, row| logits.push(row.to_vec()));
+            model.logits_of(sent.view(), &mut |_, row| logits.push(row.to_vec())).unwrap();
             logits
         });
         assert_eq!(first_difference(&answers[1], &answers[0]), None, "{path:?}: portable");
@@ -282,7 +290,8 @@ fn a_real_model_equals_the_definition() {
         let tokens: Vec<u32> = token_ids().into_iter().take(4).collect();
         let defined = whole(&load(&path, DEFINITION), &tokens);
         for kernels in [KernelChoice::Auto, KernelChoice::Portable] {
-            let found = whole(&load(&path, LoadOptions { threads: 2, kernels }), &tokens);
+            let found =
+                whole(&load(&path, LoadOptions { threads: 2, kernels, part: None }), &tokens);
             let place = first_difference(&found, &defined);
             assert_eq!(place, None, "{}, {kernels:?}: (row, column)", real.file());
         }
@@ -332,7 +341,9 @@ fn through_cuts(
         residual = out;
     }
     let mut logits = Rows::new();
-    machines[dice.below(3)].logits_of(residual.view(), &mut |_, row| logits.push(row.to_vec()));
+    machines[dice.below(3)]
+        .logits_of(residual.view(), &mut |_, row| logits.push(row.to_vec()))
+        .unwrap();
     logits
 }
 

@@ -34,7 +34,7 @@ fn every_tiny_model_is_near_exact_arithmetic() {
 }
 
 fn engine_logits(path: &Path) -> Vec<f32> {
-    let options = LoadOptions { threads: 1, kernels: KernelChoice::Auto };
+    let options = LoadOptions { threads: 1, kernels: KernelChoice::Auto, part: None };
     let model = Model::load(path, &options, &mut |_, _| {}).unwrap();
     let tokens = token_ids();
     let mut rows = Vec::new();

@@ -72,12 +72,31 @@ impl Arch {
         Self::from_parts(file.metadata(), file.tensors(), factors)
     }
 
+    /// As [`Arch::from_gguf`], from the header alone: RoPE's factors, which are a tensor, are all 1.
+    pub(crate) fn outline(file: &Gguf) -> Result<Self, ArchError> {
+        let tensors = file.tensors().map(|info| (info.name.as_str(), info)).collect();
+        Self::from_header(file.metadata(), &tensors)
+    }
+
     /// As [`Arch::from_gguf`], from the parts that it looks at: `factors` are the bytes of
     /// `rope_freqs.weight`.
     pub(super) fn from_parts<'a>(
         metadata: &Metadata,
         tensors: impl Iterator<Item = &'a TensorInfo>,
         factors: Option<&[u8]>,
+    ) -> Result<Self, ArchError> {
+        let tensors = tensors.map(|info| (info.name.as_str(), info)).collect();
+        let mut arch = Self::from_header(metadata, &tensors)?;
+        if arch.rope.factors.is_some() {
+            arch.rope.factors = Some(rope_factors(&tensors, factors)?);
+        }
+        Ok(arch)
+    }
+
+    /// All but RoPE's factors.
+    fn from_header(
+        metadata: &Metadata,
+        tensors: &BTreeMap<&str, &TensorInfo>,
     ) -> Result<Self, ArchError> {
         let name = metadata.str("general.architecture").ok_or(ArchError::Unnamed)?;
         let family = FAMILIES.iter().find(|family| family.name == name).ok_or_else(|| {
@@ -86,18 +105,20 @@ impl Arch {
         })?;
         let keys = Keys::new(metadata, family.name);
         keys.check()?;
-        let tensors: BTreeMap<&str, &TensorInfo> =
-            tensors.map(|info| (info.name.as_str(), info)).collect();
-        let mut arch = describe(family, &keys, &tensors)?;
+        let mut arch = describe(family, &keys, tensors)?;
         check_tokens(metadata, arch.vocab)?;
-        if family.rope_factors && tensors.contains_key(ModelTensor::RopeFactors.name()) {
+        let factors = tensors.get(ModelTensor::RopeFactors.name());
+        let factors = factors.filter(|_| family.rope_factors);
+        if factors.is_some() {
             arch.rope.factors = Some(vec![1.0; arch.rope.dims / 2]);
         }
-        arch.check_tensors(&tensors)?;
-        if arch.rope.factors.is_some() {
-            arch.rope.factors = Some(rope_factors(&tensors, factors)?);
+        arch.check_tensors(tensors)?;
+        match factors {
+            Some(info) if info.kind != TensorType::F32 => {
+                Err(ArchError::VectorType { name: info.name.clone(), found: info.kind })
+            }
+            _ => Ok(arch),
         }
-        Ok(arch)
     }
 }
 
@@ -282,7 +303,7 @@ fn check_tokens(metadata: &Metadata, vocab: usize) -> Result<(), ArchError> {
     }
 }
 
-/// The numbers in `rope_freqs.weight`, whose shape has been checked.
+/// The numbers in `rope_freqs.weight`, whose shape and type have been checked.
 fn rope_factors(
     tensors: &BTreeMap<&str, &TensorInfo>,
     bytes: Option<&[u8]>,
@@ -290,9 +311,6 @@ fn rope_factors(
     let name = ModelTensor::RopeFactors.name();
     let missing = || ArchError::MissingTensor { name: name.to_owned() };
     let info = tensors.get(name).ok_or_else(missing)?;
-    if info.kind != TensorType::F32 {
-        return Err(ArchError::VectorType { name: name.to_owned(), found: info.kind });
-    }
     let (words, _) = bytes.ok_or_else(missing)?.as_chunks::<4>();
     let factors: Vec<f32> = words.iter().map(|word| f32::from_le_bytes(*word)).collect();
     let sound = |x: f32| (DIVISOR_MIN..=DIVISOR_MAX).contains(&f64::from(x));

@@ -7,13 +7,13 @@ use crate::numeric::matmul::Unit;
 use crate::numeric::norm::{apply, rms_norm};
 use crate::pool::Pool;
 use crate::share::Shared;
-use crate::weights::Weights;
+use crate::weights::{EndWeights, Weights};
 
 /// The vector of a row after the last norm, as wide as the model.
-pub fn vector(weights: &Weights, row: Blocks) -> Vec<f32> {
+pub fn vector(weights: &Weights, ends: &EndWeights, row: Blocks) -> Vec<f32> {
     let mut normed = BlockVec::zeros(weights.arch.width);
     let mut out = BlockVec::zeros(weights.arch.width);
-    let weight = weights.output_norm.view();
+    let weight = ends.norm.view();
     let factor = rms_norm(row, weight, weights.width_epsilon, &mut normed.view_mut());
     apply(normed.view(), factor, &mut out.view_mut());
     let number = |(i, &m): (usize, &i16)| match out.e[i / GROUP] {
@@ -30,6 +30,7 @@ const GROUPS_PER_TASK: usize = 8;
 /// The logits of each row of `residual`, `[rows, vocabulary]`.
 pub fn logits(
     weights: &Weights,
+    ends: &EndWeights,
     kernels: Kernels,
     pool: &Pool,
     residual: Blocks,
@@ -37,7 +38,7 @@ pub fn logits(
 ) {
     let (width, vocab) = (weights.arch.width, weights.arch.vocab);
     let count = residual.m.len() / width;
-    let norm = Norm { weights: weights.output_norm.view(), epsilon: weights.width_epsilon };
+    let norm = Norm { weights: ends.norm.view(), epsilon: weights.width_epsilon };
     let mut x = Activations::default();
     x.resize(count, width);
     let mut spare = BlockVec::zeros(width);
@@ -49,7 +50,7 @@ pub fn logits(
         };
         kernels.norm_quantise(own, norm, &mut spare.view_mut(), &mut x.rows(), row);
     }
-    let matrix = &weights.output;
+    let matrix = &ends.output;
     let units: Vec<Unit> = x.tokens.iter().map(|token| matrix.unit(token)).collect();
     let steps: Vec<f64> = units.iter().map(|unit| 2f64.powi(unit.exponent)).collect();
     logits.resize(count * vocab, 0.0);

@@ -187,7 +187,7 @@ mod tests {
     fn agree(n: usize, heads: usize, first: usize, last: usize, wild: bool) {
         let dice = &mut ((n * 31 + heads * 7 + first + last) as u64);
         let shape = Shape { layers: 2, kv_heads: 1, head: n };
-        let mut cache = Cache::new(Pages::new(shape, usize::MAX));
+        let mut cache = Cache::beginning(Pages::new(shape, usize::MAX), Vec::new());
         cache.reserve(&(0..last)).unwrap();
         let places = cache.places(&(0..last));
         for j in 0..last {

@@ -67,7 +67,7 @@ fn phases() {
 fn logits() {
     let mut record = Record::new("models");
     for path in models() {
-        let options = LoadOptions { threads: 1, kernels: KernelChoice::Auto };
+        let options = LoadOptions { threads: 1, kernels: KernelChoice::Auto, part: None };
         let model = Model::load(&path, &options, &mut |_, _| {}).unwrap();
         record.case(&name(&path), json!({ "tokens": "tokens.txt" }), run(&model, &tokens()));
     }
@@ -85,9 +85,9 @@ fn run(model: &std::sync::Arc<Model>, tokens: &[u32]) -> Value {
         })
         .collect();
     let mut logits = Digest::new();
-    model.logits_of(residual.view(), &mut |_, row| {
-        row.iter().for_each(|logit| logits.add(logit.to_bits()));
-    });
+    let each =
+        &mut |_: usize, row: &[f32]| row.iter().for_each(|logit| logits.add(logit.to_bits()));
+    model.logits_of(residual.view(), each).unwrap();
     json!({ "embedded": embedded, "halves": halves, "logits": logits.text() })
 }
 

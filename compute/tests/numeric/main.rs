@@ -7,6 +7,7 @@
 mod activations;
 mod attention;
 mod blocks;
+mod crossing;
 mod functions;
 mod given;
 mod matrices;

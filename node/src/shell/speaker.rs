@@ -142,7 +142,8 @@ impl Speaker {
         settings: &Settings,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError> {
-        let options = LoadOptions { threads: settings.threads, kernels: settings.kernels.into() };
+        let options =
+            LoadOptions { threads: settings.threads, kernels: settings.kernels.into(), part: None };
         Ok(Self::of(Model::load(path, &options, progress)?, path))
     }
 

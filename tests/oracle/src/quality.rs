@@ -80,7 +80,7 @@ pub type Engine<'a> = dyn FnMut(&[u32], &[u32], &mut dyn FnMut(usize, &[f32])) -
 /// most `windows_max` windows of `text`. The engine computes with `threads` threads.
 pub fn measure(path: &Path, text: &str, windows_max: usize, threads: usize) -> Result<Difference> {
     let oracle = Oracle::load(path)?;
-    let options = LoadOptions { threads, kernels: KernelChoice::Auto };
+    let options = LoadOptions { threads, kernels: KernelChoice::Auto, part: None };
     let model = Model::load(path, &options, &mut |_, _| {})?;
     let tokenizer = model.tokenizer().context("the file has no tokeniser to read a text with")?;
     let windows = windows(tokenizer, text, windows_max);

@@ -18,7 +18,7 @@ fn serving() -> Serving {
     let folder = tempfile::tempdir().unwrap();
     let path: PathBuf = folder.path().join("toy.gguf");
     toy::write(&path).unwrap();
-    let options = LoadOptions { threads: 1, kernels: KernelChoice::Auto };
+    let options = LoadOptions { threads: 1, kernels: KernelChoice::Auto, part: None };
     let model = Model::load(&path, &options, &mut |_, _| {}).unwrap();
     Serving::new(Speaker::of(model, &path), CONTEXT)
 }
@@ -337,3 +337,5 @@ fn embeddings_have_length_one_and_do_not_depend_on_who_is_beside() {
         assert!((length - 1.0).abs() < 1e-5, "{length}");
     }
 }
+
+mod far;

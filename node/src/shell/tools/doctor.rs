@@ -129,7 +129,7 @@ fn kernels(settings: &Settings) -> Result<String> {
     toy::write(&file.0).context("cannot write the toy model")?;
     let tokens: Vec<u32> = (0..48).map(|n| n * 5 % 256).collect();
     let logits = |kernels, threads| -> Result<(&'static str, Vec<u32>)> {
-        let options = LoadOptions { threads, kernels };
+        let options = LoadOptions { threads, kernels, part: None };
         let model = Model::load(&file.0, &options, &mut |_, _| {})?;
         let mut bits = Vec::new();
         let mut session = model.session(tokens.len());
