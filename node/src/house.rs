@@ -4,7 +4,9 @@
 mod answer;
 pub mod draft;
 mod fair;
+pub mod fitness;
 pub mod lane;
+pub mod place;
 mod prefix;
 mod schema;
 mod share;
