@@ -5,6 +5,7 @@ mod answer;
 pub mod draft;
 mod fair;
 pub mod fitness;
+pub mod hive;
 pub mod lane;
 pub mod place;
 mod prefix;

@@ -101,6 +101,12 @@ pub fn unix_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
+/// Unix time, milliseconds.
+pub fn unix_now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+}
+
 /// What a template is given.
 #[derive(Debug, Clone, Copy)]
 pub struct Script<'a> {

@@ -119,14 +119,17 @@ pub struct StageStats {
 pub type Connect = Box<dyn Fn(Session, Hop) -> Outlet + Send>;
 
 /// Starts the thread; it ends when all senders of orders are gone.
-pub fn start(connect: Connect, stats: Arc<StageStats>) -> Result<mpsc::Sender<Order>> {
-    let (orders, take) = mpsc::channel();
+pub fn start(
+    connect: Connect,
+    stats: Arc<StageStats>,
+    take: mpsc::Receiver<Order>,
+) -> Result<()> {
     let work = move || Host::new(connect, stats).run(&take);
     std::thread::Builder::new()
         .name("stages".into())
         .spawn(work)
         .context("cannot start the thread that computes for others")?;
-    Ok(orders)
+    Ok(())
 }
 
 struct Host {
