@@ -84,75 +84,79 @@ impl Plan {
 
 /// The stages of a route, with twins and then spares from the memory that is left.
 fn stages(case: &Case, route: &[(usize, Halves)]) -> Vec<Stage> {
-    let mut rooms = Rooms::default();
-    let mut stages: Vec<_> = route
-        .iter()
-        .enumerate()
-        .map(|(at, (i, halves))| {
-            let able = &case.ables[*i];
-            let memory_bytes = rooms.take(&case.sums, able, *halves);
-            Stage {
-                node: able.node,
-                halves: *halves,
-                memory_bytes: memory_bytes.expect("the route was found under the same bounds"),
-                stock: able.stock,
-                compute_us: read_us(case.sums.weights(*halves), able.rates),
-                rtt_us: case.rtt_us(before(route, at), i + 1),
-                twins: Vec::new(),
-                spares: Vec::new(),
-            }
-        })
-        .collect();
+    let mut rest = Rest { case, route, rooms: Rooms::default() };
+    let mut stages: Vec<_> = (0..route.len()).map(|at| rest.stage(at)).collect();
     let used: BTreeSet<_> = stages.iter().map(|stage| stage.node).collect();
     let twins = (case.task.wish.replicas.clamp(1, 3) - 1) as usize;
-    for at in 0..stages.len() {
-        stages[at].twins = standing_by(case, route, at, twins, &used, &mut rooms);
+    for (at, stage) in stages.iter_mut().enumerate() {
+        stage.twins = rest.standing_by(at, twins, &used);
     }
-    for at in 0..stages.len() {
+    for (at, stage) in stages.iter_mut().enumerate() {
         let mut taken = used.clone();
-        taken.extend(&stages[at].twins);
-        stages[at].spares = standing_by(case, route, at, SPARES_MAX, &taken, &mut rooms);
+        taken.extend(&stage.twins);
+        stage.spares = rest.standing_by(at, SPARES_MAX, &taken);
     }
     stages
 }
 
-/// Up to `count` others that could compute a stage, the best first; memory is set aside for them.
-fn standing_by(
-    case: &Case,
-    route: &[(usize, Halves)],
-    at: usize,
-    count: usize,
-    taken: &BTreeSet<NodeId>,
-    rooms: &mut Rooms,
-) -> Vec<NodeId> {
-    if count == 0 {
-        return Vec::new();
-    }
-    let halves = route[at].1;
-    let (from, to) = (before(route, at), route.get(at + 1).map_or(0, |(i, _)| i + 1));
-    let tokens = case.task.tokens();
-    let cost = |i: &usize| {
-        let able = &case.ables[*i];
-        let way = case.hop_us(from, i + 1).saturating_add(case.hop_us(i + 1, to));
-        let token = way.saturating_add(read_us(case.sums.weights(halves), able.rates));
-        let ready_us = able.stock.ready_us(case.sums.weights(halves));
-        let times = Times { compute_us: token, ready_us, ..Times::default() };
-        (times.score(tokens), able.node)
-    };
-    let able = |i: &usize| case.ables[*i].permits(halves) && !taken.contains(&case.ables[*i].node);
-    let mut others: Vec<usize> = (0..case.ables.len()).filter(able).collect();
-    others.sort_by_cached_key(cost);
-    let mut chosen = Vec::new();
-    for i in others {
-        let able = &case.ables[i];
-        if chosen.len() < count
-            && !chosen.contains(&able.node)
-            && rooms.take(&case.sums, able, halves).is_some()
-        {
-            chosen.push(able.node);
+/// A route, and the memory that it leaves.
+struct Rest<'a> {
+    case: &'a Case<'a>,
+    route: &'a [(usize, Halves)],
+    rooms: Rooms,
+}
+
+impl Rest<'_> {
+    /// A stage by itself.
+    fn stage(&mut self, at: usize) -> Stage {
+        let (i, halves) = self.route[at];
+        let (case, able) = (self.case, &self.case.ables[i]);
+        let memory_bytes = self.rooms.take(&case.sums, able, halves);
+        Stage {
+            node: able.node,
+            halves,
+            memory_bytes: memory_bytes.expect("the route was found under the same bounds"),
+            stock: able.stock,
+            compute_us: read_us(case.sums.weights(halves), able.rates),
+            rtt_us: case.rtt_us(before(self.route, at), i + 1),
+            twins: Vec::new(),
+            spares: Vec::new(),
         }
     }
-    chosen
+
+    /// Up to `count` that are not `taken` and could compute a stage, the best first; memory is set aside
+    /// for them.
+    fn standing_by(&mut self, at: usize, count: usize, taken: &BTreeSet<NodeId>) -> Vec<NodeId> {
+        let (case, halves) = (self.case, self.route[at].1);
+        let free = |i: &usize| {
+            let able = &case.ables[*i];
+            able.permits(halves) && !taken.contains(&able.node)
+        };
+        let mut others: Vec<usize> = (0..case.ables.len()).filter(free).collect();
+        others.sort_by_cached_key(|i| (self.cost(at, *i), case.ables[*i].node));
+        let mut chosen = Vec::new();
+        for able in others.into_iter().map(|i| &case.ables[i]) {
+            if chosen.len() < count
+                && !chosen.contains(&able.node)
+                && self.rooms.take(&case.sums, able, halves).is_some()
+            {
+                chosen.push(able.node);
+            }
+        }
+        chosen
+    }
+
+    /// What a stage would cost on another node.
+    fn cost(&self, at: usize, i: usize) -> u64 {
+        let (case, able, halves) = (self.case, &self.case.ables[i], self.route[at].1);
+        let to = self.route.get(at + 1).map_or(0, |(i, _)| i + 1);
+        let network_us =
+            case.hop_us(before(self.route, at), i + 1).saturating_add(case.hop_us(i + 1, to));
+        let weights = case.sums.weights(halves);
+        let (compute_us, ready_us) = (read_us(weights, able.rates), able.stock.ready_us(weights));
+        let times = Times { compute_us, network_us, ready_us, ..Times::default() };
+        times.score(case.task.tokens())
+    }
 }
 
 /// Who sends to a stage, as distances count.
