@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
-use compute::engine::{LoadError, LoadOptions, Model};
+use compute::engine::{LoadError, LoadOptions, Model, Part};
 use compute::template::{ChatTemplate, CivilTime, Message, TemplateError};
 use compute::tokenizer::{Specials, Tokenizer};
 use serde_json::{Map, Value};
@@ -149,7 +149,7 @@ impl Speaker {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError> {
         let options =
-            LoadOptions { threads: settings.threads, kernels: settings.kernels.into(), part: None };
+            LoadOptions { threads: settings.threads, kernels: settings.kernels.into(), part };
         Ok(Self::of(Model::load(path, &options, progress)?, path))
     }
 

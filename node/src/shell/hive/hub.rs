@@ -88,7 +88,7 @@ pub struct Parts {
     /// What its stages do.
     pub stats: Arc<StageStats>,
     /// How this node is; asked for each offer.
-    pub health: Box<dyn Fn() -> Health + Send>,
+    pub health: Box<dyn Fn() -> Health + Send + Sync>,
     /// Whether other nodes of each leg compute everything, too.
     pub replication: Replication,
 }
