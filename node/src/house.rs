@@ -4,11 +4,14 @@
 mod answer;
 pub mod draft;
 mod fair;
+pub mod fitness;
 pub mod lane;
+pub mod place;
 mod prefix;
 mod schema;
 mod share;
 mod stop;
+pub mod turns;
 pub mod tools;
 
 pub use answer::{Answer, Finish, Piece, Record, Shown};

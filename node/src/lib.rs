@@ -3,4 +3,4 @@
 pub mod house;
 mod shell;
 
-pub use shell::run;
+pub use shell::{lanes, run};

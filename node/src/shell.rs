@@ -8,6 +8,7 @@ mod durable;
 mod engine;
 mod http;
 mod keys;
+pub mod lanes;
 mod library;
 mod line;
 mod machine;
@@ -17,6 +18,8 @@ mod pull;
 mod settings;
 mod speaker;
 mod stats;
+#[allow(dead_code, unused_imports, reason = "the hive that uses it is being built")]
+mod swarm;
 mod tools;
 mod toy;
 mod worker;

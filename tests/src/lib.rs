@@ -5,6 +5,7 @@
 
 mod answers;
 mod models;
+pub mod udp_proxy;
 
 pub use answers::{Greedy, Tokenised, fixture, logits, tiny_models, token_ids, tokenised};
 pub use models::{Real, workspace};

@@ -8,6 +8,8 @@
 //! again changes speed and never answers.
 
 mod drafter;
+mod far;
+pub mod road;
 mod running;
 mod writing;
 
@@ -23,6 +25,8 @@ use super::settings::Guessing;
 use super::worker::Serving;
 use crate::house::{Prefixes, draft, share};
 use drafter::Drafter;
+use far::{Far, Trip};
+use road::{Inbox, Road};
 use running::{Body, Running};
 
 /// How long a step may take while someone watches an answer grow, and while nobody does: within the
@@ -66,6 +70,8 @@ pub struct Engine<'a> {
     helper: Option<(&'a Serving, Arc<Pages>)>,
     /// How long one prompt token takes among others, seconds; 0 while not known.
     prompt_token_time: f64,
+    /// The way to half-blocks that are not here.
+    far: Option<Far>,
 }
 
 impl<'a> Engine<'a> {
@@ -83,7 +89,15 @@ impl<'a> Engine<'a> {
             costs: draft::Costs::default(),
             helper: None,
             prompt_token_time: 0.0,
+            far: None,
         }
+    }
+
+    /// With the rest of the model over `road`, which tells `inbox`. Pages that stages keep are named
+    /// by keys made with `secret`.
+    pub fn over(mut self, road: Arc<dyn Road>, inbox: Arc<Inbox>, secret: [u8; 32]) -> Self {
+        self.far = Some(Far::new(road, inbox, secret));
+        self
     }
 
     /// With `helper`'s model, which has the same vocabulary, to guess tokens ahead.
@@ -103,6 +117,18 @@ impl<'a> Engine<'a> {
         self.running.is_empty()
     }
 
+    /// Whether a step would do something now.
+    pub fn has_work(&self) -> bool {
+        let Some(far) = &self.far else { return !self.is_idle() };
+        let due = self.due().is_some_and(|at| at <= Instant::now());
+        far.has_news() || due || (far.restless && !self.is_idle()) || self.is_forsaken()
+    }
+
+    /// Whether somebody has gone away.
+    fn is_forsaken(&self) -> bool {
+        self.running.iter().any(|running| running.asker.is_halted())
+    }
+
     /// Takes a request; `asker` hears what becomes of it.
     pub fn admit(&mut self, ask: Ask, asker: Asker) {
         if asker.is_halted() {
@@ -117,7 +143,12 @@ impl<'a> Engine<'a> {
         let helper = self.helper.as_ref().filter(|_| self.limits.guessing == Guessing::On);
         let drafter = helper.map(|(helper, pages)| Drafter::new(helper, pages, context));
         match Running::new(self.serving, &self.pages, ask, asker, drafter) {
-            Ok(running) => self.running.push(running),
+            Ok(running) => {
+                self.running.push(running);
+                if let Some(far) = &mut self.far {
+                    far.restless = true;
+                }
+            }
             Err((error, asker)) => asker.tell(Event::Failed(error.to_string())),
         }
     }
@@ -128,20 +159,35 @@ impl<'a> Engine<'a> {
     /// The model refused what should be right; those who asked have been told.
     pub fn step(&mut self) -> Result<(), AnswerError> {
         self.let_go();
-        self.unpark();
-        self.recognise();
-        let plan = self.plan();
-        let outcome = self.compute(&plan);
+        let heard = self.hear();
+        let mut ended = self.finish();
+        let outcome = heard.and_then(|()| self.advance());
         if let Err(error) = &outcome {
             for running in self.running.drain(..) {
+                if let Some(far) = &self.far {
+                    far.close(&running);
+                }
                 running.asker.tell(Event::Failed(error.to_string()));
             }
         }
-        let ended = self.finish();
+        ended.extend(self.finish());
         // Counted before those who asked hear of it, and look.
         self.count();
         ended.into_iter().for_each(|(asker, event)| asker.tell(event));
         Ok(outcome?)
+    }
+
+    fn advance(&mut self) -> Result<(), StepError> {
+        self.unpark();
+        match &self.far {
+            None => self.recognise(),
+            Some(_) => self.ask_for_seats(),
+        }
+        let plan = self.plan();
+        match &self.far {
+            None => self.compute(&plan),
+            Some(_) => self.send_off(&plan),
+        }
     }
 
     /// Lets go of sequences that nobody wants any more.
@@ -150,6 +196,9 @@ impl<'a> Engine<'a> {
             std::mem::take(&mut self.running).into_iter().partition(|r| r.asker.is_halted());
         self.running = stay;
         for running in gone {
+            if let Some(far) = &self.far {
+                far.close(&running);
+            }
             self.remember(&running);
             let outcome = running.outcome();
             running.asker.tell(Event::Done(outcome));
@@ -195,15 +244,17 @@ impl<'a> Engine<'a> {
             let model = self.serving.speaker.model();
             let context = self.serving.context;
             self.serving.stats.kept_tokens.add((found.tokens - position) as u64);
+            let found_tokens = found.tokens;
             let session = model.session_in(&self.pages, context, found.pages, found.tokens);
-            running.go_on_with(session);
+            running.go_on_with(session, found_tokens);
         }
     }
 
     /// How many tokens of which sequence are computed next, guesses among them.
     fn plan(&mut self) -> Vec<usize> {
         let mut plan = vec![0; self.running.len()];
-        let ready = |r: &Running| r.is_answering() && !r.parked;
+        let far = self.far.is_some();
+        let ready = |r: &Running| r.is_answering() && !r.parked && (!far || r.trip.is_free());
         let answering = self.running.iter().filter(|r| ready(r)).count();
         let mut rows = answering;
         for (tokens, running) in plan.iter_mut().zip(&mut self.running) {
@@ -230,10 +281,17 @@ impl<'a> Engine<'a> {
         let mut who = Vec::new();
         let mut wanted = Vec::new();
         for (i, running) in self.running.iter().enumerate() {
-            if !running.is_answering() && !running.parked && !self.follows(i) {
-                who.push(i);
-                wanted.push(running.tokens_left());
+            if running.is_answering() || running.parked {
+                continue;
             }
+            let left = running.tokens_left();
+            let left = match &self.far {
+                None if self.follows(i) => continue,
+                None => left,
+                Some(_) => running.trip.sendable(running.session.position(), left),
+            };
+            who.push(i);
+            wanted.push(left);
         }
         for (i, tokens) in who.into_iter().zip(share(&wanted, room)) {
             plan[i] = tokens;
@@ -246,7 +304,7 @@ impl<'a> Engine<'a> {
         let own = &self.running[i];
         let Some(text) = own.recognisable() else { return false };
         let next = own.session.position() + PAGE;
-        let mut before = self.running[..i].iter().filter(|r| !r.is_answering() && !r.parked);
+        let mut before = self.running[..i].iter().filter(|r| r.is_reading() && !r.parked);
         text.len() >= next && before.any(|r| r.text.get(..next) == Some(&text[..next]))
     }
 
@@ -293,7 +351,12 @@ impl<'a> Engine<'a> {
         let model = self.serving.speaker.model();
         running.session = model.session_in(&self.pages, self.serving.context, Vec::new(), 0);
         running.parked = true;
+        running.full = 0;
         running.forget_guess();
+        if let Some(far) = &self.far {
+            far.close(running);
+            running.trip = Trip::Wanted(Instant::now());
+        }
         self.serving.stats.preempted.add(1);
     }
 
@@ -333,7 +396,7 @@ impl<'a> Engine<'a> {
             }
         }
         for i in (0..plan.len()).filter(|&i| plan[i] > 0) {
-            self.remember_full(i, plan[i]);
+            self.remember_full(i);
         }
         Ok(())
     }
@@ -353,10 +416,10 @@ impl<'a> Engine<'a> {
     }
 
     /// Keeps full pages that a sequence has just filled, so that others find them.
-    fn remember_full(&mut self, i: usize, count: usize) {
-        let Running { session, text, .. } = &mut self.running[i];
+    fn remember_full(&mut self, i: usize) {
+        let Running { session, text, full: before, .. } = &mut self.running[i];
         let full = session.position() / PAGE;
-        if full > (session.position().saturating_sub(count)) / PAGE {
+        if full > std::mem::replace(before, full) {
             let text = &text[..full * PAGE];
             // Where another has computed the same meanwhile, one copy is enough.
             let held = self.known.insert(text, &session.pages()[..full]);
@@ -366,7 +429,8 @@ impl<'a> Engine<'a> {
 
     /// Keeps all that a sequence holds.
     fn remember(&mut self, running: &Running) {
-        let held = running.session.position();
+        // Guesses that are on their way are not the text's.
+        let held = running.session.position().min(running.text.len());
         self.known.insert(&running.text[..held], running.session.pages());
     }
 
@@ -377,6 +441,9 @@ impl<'a> Engine<'a> {
         self.running = on;
         let mut ended = Vec::with_capacity(done.len());
         for mut running in done {
+            if let Some(far) = &self.far {
+                far.close(&running);
+            }
             self.remember(&running);
             let event = match running.broken() {
                 Some(why) => Event::Failed(why),

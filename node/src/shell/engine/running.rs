@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use compute::engine::{Pages, Session, Wanted};
+use compute::engine::{PAGE, Pages, Session, Wanted};
 
 use super::super::ask::{Ask, Goal, Heard, Outcome};
 use super::super::line::{Asker, Event};
@@ -11,6 +11,8 @@ use super::super::speaker::SpeechError;
 use super::super::stats::EngineStats;
 use super::super::worker::Serving;
 use super::drafter::Drafter;
+use super::far::Trip;
+use super::road::PageKeys;
 use super::writing::Writing;
 use crate::house::{Finish, Shown, draft};
 
@@ -29,6 +31,20 @@ pub struct Running<'a> {
     pub session: Session,
     /// Whether it waits for pages, holding none.
     pub parked: bool,
+    /// Its number on the road to other nodes, and how far it is there.
+    pub number: u64,
+    /// See `number`.
+    pub trip: Trip,
+    /// Names of its pages there.
+    pub keys: PageKeys,
+    /// Full pages of it that others can find.
+    pub full: usize,
+    /// Since when it gets nowhere.
+    pub stuck: Option<Instant>,
+    /// Why there will be no answer.
+    pub given_up: Option<String>,
+    /// Positions that it may grow to.
+    positions: usize,
     queue_time: Duration,
     start: Instant,
     first: Option<Instant>,
@@ -61,6 +77,10 @@ impl<'a> Running<'a> {
         asker: Asker,
         drafter: Option<Drafter>,
     ) -> Result<Self, (SpeechError, Asker)> {
+        let positions = match &ask.goal {
+            Goal::Embedding => ask.prompt.len(),
+            Goal::Answer(manner) => ask.prompt.len().saturating_add(manner.tokens_max),
+        };
         let body = match ask.goal {
             Goal::Embedding => Body::Embedding(Mean::default()),
             Goal::Answer(manner) => match serving.speaker.tokenizer() {
@@ -82,6 +102,13 @@ impl<'a> Running<'a> {
             session,
             // Until there are pages for its prompt.
             parked: true,
+            number: 0,
+            trip: Trip::Wanted(Instant::now()),
+            keys: PageKeys::default(),
+            full: 0,
+            stuck: None,
+            given_up: None,
+            positions,
             start: Instant::now(),
             first: None,
             body,
@@ -93,9 +120,24 @@ impl<'a> Running<'a> {
         self.text.len() > self.prompt && self.tokens_left() == 1
     }
 
+    /// Whether tokens before its last are still to be computed, or none was picked yet.
+    pub fn is_reading(&self) -> bool {
+        self.text.len() == self.prompt || self.tokens_left() > 1
+    }
+
     /// Tokens that are not computed yet.
     pub fn tokens_left(&self) -> usize {
-        self.text.len() - self.session.position()
+        self.text.len().saturating_sub(self.session.position())
+    }
+
+    /// Tokens of its prompt.
+    pub fn prompt_len(&self) -> usize {
+        self.prompt
+    }
+
+    /// Positions that it may grow to in a context of `context`, with guesses at its end.
+    pub fn positions_max(&self, context: usize) -> usize {
+        self.positions.saturating_add(draft::GUESS_MAX).min(context)
     }
 
     /// What of its text it may take from others while it is still being read; the last token's
@@ -106,11 +148,13 @@ impl<'a> Running<'a> {
         (reading && wanted).then(|| &self.text[..self.text.len() - 1])
     }
 
-    /// Goes on with `session`, which holds the first of its tokens.
-    pub fn go_on_with(&mut self, session: Session) {
+    /// Goes on with `session`, which holds the first of its tokens; `kept` of them need not be
+    /// computed anywhere.
+    pub fn go_on_with(&mut self, session: Session, kept: usize) {
         self.session = session;
+        self.full = self.session.position() / PAGE;
         if self.text.len() == self.prompt {
-            self.kept = self.session.position();
+            self.kept = kept;
         }
         self.tell_progress();
     }
@@ -132,7 +176,8 @@ impl<'a> Running<'a> {
 
     /// Its next `count` tokens, guesses included.
     pub fn next_tokens(&self, count: usize) -> Vec<u32> {
-        let own = &self.text[self.session.position()..];
+        // Guesses that are on their way reach beyond the text.
+        let own = self.text.get(self.session.position()..).unwrap_or_default();
         let guess = match &self.body {
             Body::Answer(writing) => writing.guess(),
             Body::Embedding(_) => &[],
@@ -194,8 +239,12 @@ impl<'a> Running<'a> {
         self.asker.tell(Event::Heard(Heard::Prompt { done, whole: self.prompt }));
     }
 
-    /// Whether all that was wanted is there.
+    /// Whether all that was wanted is there, or it is given up.
     pub fn is_over(&self) -> bool {
+        self.given_up.is_some() || self.is_complete()
+    }
+
+    fn is_complete(&self) -> bool {
         match &self.body {
             Body::Answer(writing) => writing.finish().is_some(),
             Body::Embedding(mean) => mean.count == self.prompt,
@@ -204,7 +253,9 @@ impl<'a> Running<'a> {
 
     /// Why its answer was broken off, if it was.
     pub fn broken(&self) -> Option<String> {
+        let given_up = self.given_up.clone();
         match &self.body {
+            _ if given_up.is_some() => given_up,
             Body::Answer(writing) => writing.broken().map(ToString::to_string),
             Body::Embedding(_) => None,
         }
@@ -240,7 +291,7 @@ impl<'a> Running<'a> {
         };
         match &self.body {
             Body::Answer(writing) => writing.tell(&mut outcome),
-            Body::Embedding(_) if self.is_over() => outcome.finish = Finish::Stop,
+            Body::Embedding(_) if self.is_complete() => outcome.finish = Finish::Stop,
             Body::Embedding(_) => {}
         }
         outcome

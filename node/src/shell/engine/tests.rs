@@ -337,3 +337,5 @@ fn embeddings_have_length_one_and_do_not_depend_on_who_is_beside() {
         assert!((length - 1.0).abs() < 1e-5, "{length}");
     }
 }
+
+mod far;

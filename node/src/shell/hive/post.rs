@@ -1,0 +1,162 @@
+//! Pipes that others open: what each is for is said in its first frame.
+
+use std::sync::{Arc, mpsc};
+
+use bytes::Bytes;
+use tokio::sync::Semaphore;
+use wire::lane::{Hop, Line, Prepare, Reason, Refused, Say};
+use wire::{Malformed, NodeId};
+
+use super::outlet::{Frames, Outlet};
+use super::stages::{Order, Session};
+use crate::shell::lanes::{Frame, Lanes, Pipe, PipeError, Receiver};
+
+/// Memory for rows of others that wait to be computed, KiB: 256 MiB.
+const WAITING_KIB: usize = 256 << 10;
+
+/// Whoever answers pipes that are not about sequences.
+pub trait Desk: Send + Sync {
+    /// A part of a model will be wanted: `pipe` hears how far it is.
+    fn prepare(self: Arc<Self>, peer: NodeId, prepare: Prepare, pipe: Pipe);
+    /// Pieces of models are wanted, the first of them this one.
+    fn want(self: Arc<Self>, peer: NodeId, want: wire::lane::Want, pipe: Pipe);
+}
+
+/// Takes pipes in.
+#[derive(Clone)]
+pub struct Post {
+    orders: mpsc::Sender<Order>,
+    desk: Arc<dyn Desk>,
+    room: Arc<Semaphore>,
+}
+
+impl Post {
+    /// Sequences' frames go to `orders`, all else to `desk`.
+    pub fn new(orders: mpsc::Sender<Order>, desk: Arc<dyn Desk>) -> Self {
+        Self { orders, desk, room: Arc::new(Semaphore::new(WAITING_KIB)) }
+    }
+
+    /// Serves a pipe that `peer` opened, until it ends.
+    pub async fn serve(self, peer: NodeId, mut pipe: Pipe) {
+        let Ok(Some(frame)) = pipe.recv().await else { return };
+        let say = match read(&frame) {
+            Ok(say) => say,
+            Err(error) => return refuse(pipe, Reason::Broken, error.to_string()).await,
+        };
+        match say {
+            Say::Open(open) => {
+                let session = name(&open.session, open.leg);
+                let (sender, receiver) = pipe.split();
+                let (answers, frames) = Outlet::new();
+                tokio::spawn(frames.deliver(sender));
+                let order = Order::Open { from: peer, open: Box::new(open), answers };
+                // The thread is there as long as the node is.
+                let _ = self.orders.send(order);
+                self.relay(session, peer, receiver).await;
+                let _ = self.orders.send(Order::Left(session, peer));
+            }
+            Say::Feed(feed) => {
+                let session = name(&feed.session, feed.leg);
+                let (_sender, receiver) = pipe.split();
+                self.relay(session, peer, receiver).await;
+            }
+            Say::Prepare(prepare) => self.desk.prepare(peer, prepare, pipe),
+            Say::Want(want) => self.desk.want(peer, want, pipe),
+            _ => refuse(pipe, Reason::Broken, "no pipe begins like this".into()).await,
+        }
+    }
+
+    /// Hands frames about a sequence on. While much waits to be computed it reads no more, which
+    /// holds up whoever sends.
+    async fn relay(&self, session: Session, from: NodeId, mut receiver: Receiver) {
+        while let Ok(Some(frame)) = receiver.recv().await {
+            let Ok(say) = read(&frame) else { return };
+            let body = frame.body;
+            let kib = body.len().div_ceil(1024) as u32;
+            let permit = match kib {
+                0 => None,
+                _ => self.room.clone().acquire_many_owned(kib).await.ok(),
+            };
+            let order = Order::Said { session, from, say, body, permit };
+            if self.orders.send(order).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// The name of a sequence at one stage of its route.
+fn name(session: &[u8], leg: u32) -> Session {
+    (session.try_into().expect("checked when it was read"), leg)
+}
+
+/// What a frame says.
+pub fn read(frame: &Frame) -> Result<Say, Malformed> {
+    let line: Line = wire::decode(&frame.header)?;
+    Ok(line.say.expect("checked when it was read"))
+}
+
+/// Says why not, and ends the pipe.
+pub async fn refuse(mut pipe: Pipe, reason: Reason, text: String) {
+    let text = text.chars().filter(|c| !c.is_control()).take(400).collect();
+    let say = Say::Refused(Refused { reason: reason as i32, text, retry_ms: 0 });
+    // Who is gone needs no reason.
+    let _ = pipe.send(&wire::encode(&Line::from(say)), [Bytes::new()]).await;
+    let (sender, _receiver) = pipe.split();
+    let _ = sender.finish().await;
+}
+
+/// A way from a stage to the next, made while the first rows wait for it. When it breaks, `orders`
+/// hear of it.
+pub fn connect(lanes: &Lanes, orders: mpsc::Sender<Order>, session: Session, hop: Hop) -> Outlet {
+    let (outlet, frames) = Outlet::new();
+    let node = hop.node();
+    let own = lanes.clone();
+    lanes.spawn(async move {
+        if let Err(why) = feed(own, session, hop, frames).await {
+            let _ = orders.send(Order::Broken { session, node, why: why.to_string() });
+        }
+    });
+    outlet
+}
+
+async fn feed(lanes: Lanes, session: Session, hop: Hop, frames: Frames) -> anyhow::Result<()> {
+    let pipe = dial(&lanes, &hop).await?;
+    let (mut sender, mut receiver) = pipe.split();
+    let first = Line::from(Say::Feed(wire::lane::Feed { session: session.0.to_vec(), leg: hop.leg }));
+    sender.send(&wire::encode(&first), [Bytes::new()]).await?;
+    let delivering = frames.deliver(sender);
+    tokio::pin!(delivering);
+    tokio::select! {
+        done = &mut delivering => Ok(done?),
+        // Nothing is said there but that it ends.
+        ended = receiver.recv() => match ended {
+            Ok(Some(_)) => anyhow::bail!("speaks where it should listen"),
+            Ok(None) => anyhow::bail!("has ended the pipe"),
+            Err(error) => Err(error.into()),
+        },
+    }
+}
+
+/// A pipe to a node.
+pub async fn dial(lanes: &Lanes, hop: &Hop) -> anyhow::Result<Pipe> {
+    let addresses: Vec<_> = hop.lanes.iter().filter_map(wire::Address::socket).collect();
+    let link = lanes.link(hop.node(), &addresses).await?;
+    Ok(link.open().await?)
+}
+
+/// Rows and what else comes over a pipe that this node opened.
+pub async fn listen(
+    mut receiver: Receiver,
+    hear: impl Fn(Say, Bytes) -> bool,
+) -> Result<(), PipeError> {
+    while let Some(frame) = receiver.recv().await? {
+        // What cannot be read is as bad as a pipe that broke.
+        let Ok(say) = read(&frame) else { return Ok(()) };
+        if !hear(say, frame.body) {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
