@@ -267,6 +267,9 @@ pub struct HiveFlags {
     /// Have each stage computed by so many nodes; the fastest result counts, 1 to 3 [default: 1]
     #[arg(long, value_name = "N")]
     pub replicate: Option<u32>,
+    /// Nodes that stand by for each stage, fed along so that they can take over, 0 to 2 [default: 1]
+    #[arg(long, value_name = "N")]
+    pub spares: Option<u32>,
     /// Whether to look for nodes on the local network [default: true]
     #[arg(long, value_name = "BOOL")]
     pub mdns: Option<bool>,
@@ -284,6 +287,7 @@ impl HiveFlags {
             own_mb: self.own_mb,
             stages: self.stages,
             replicate: self.replicate,
+            spares: self.spares,
             mdns: self.mdns,
             ..layer
         }

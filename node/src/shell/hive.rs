@@ -136,6 +136,7 @@ impl HiveNode {
             sequences: 1,
             stages_min: settings.stages,
             replicas: settings.replicate,
+            spares: settings.spares,
             prompt: PROMPT_USUAL,
             answer: ANSWER_USUAL,
             ..Wish::default()
@@ -238,10 +239,7 @@ fn start_swarm(
     Swarm::start(config, &runtime).context("cannot become part of a hive")
 }
 
-fn start_lanes(
-    key: &Key,
-    at: SocketAddr,
-) -> Result<(Lanes, mpsc::Receiver<lanes::Incoming>)> {
+fn start_lanes(key: &Key, at: SocketAddr) -> Result<(Lanes, mpsc::Receiver<lanes::Incoming>)> {
     let keys = Keypair::ed25519_from_bytes(key.secret()).context("the node's key is none")?;
     let hello = Hello {
         protocol: PROTOCOL,

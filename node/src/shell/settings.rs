@@ -28,6 +28,8 @@ const DRAIN_SECONDS_MAX: u64 = 3600;
 const NAMES_MAX: usize = 64;
 /// Nodes that may compute a stage at a time.
 const REPLICAS_MAX: u64 = 3;
+/// Nodes that may stand by for a stage.
+const SPARES_MAX: u64 = crate::house::place::SPARES_MAX as u64;
 /// How long a stream may be silent, milliseconds: less than proxies wait.
 const KEEP_ALIVE_MS_MAX: u64 = 600_000;
 
@@ -188,6 +190,8 @@ pub struct Layer {
     pub stages: Option<u32>,
     /// Nodes that compute each stage at a time.
     pub replicate: Option<u32>,
+    /// Nodes that stand by for each stage.
+    pub spares: Option<u32>,
     /// Whether nodes of the local network are looked for.
     pub mdns: Option<bool>,
     /// How long a stopping node lets answers finish, seconds.
@@ -264,6 +268,7 @@ impl Layer {
             own_mb: number("CADENCIA_OWN_MB", &text)?,
             stages: number("CADENCIA_STAGES", &text)?,
             replicate: number("CADENCIA_REPLICATE", &text)?,
+            spares: number("CADENCIA_SPARES", &text)?,
             mdns: match text("CADENCIA_MDNS").as_deref() {
                 None => None,
                 Some("true" | "on" | "1") => Some(true),
@@ -306,6 +311,7 @@ impl Layer {
             own_mb: self.own_mb.or(under.own_mb),
             stages: self.stages.or(under.stages),
             replicate: self.replicate.or(under.replicate),
+            spares: self.spares.or(under.spares),
             mdns: self.mdns.or(under.mdns),
             drain_seconds: self.drain_seconds.or(under.drain_seconds),
             log: self.log.or(under.log),
@@ -416,6 +422,8 @@ pub struct Settings {
     pub stages: u32,
     /// Nodes that compute each stage at a time, 1 to 3.
     pub replicate: u32,
+    /// Nodes that stand by for each stage, 0 to 2.
+    pub spares: u32,
     /// Whether nodes of the local network are looked for.
     pub mdns: bool,
     /// How long a stopping node lets answers finish, seconds.
@@ -457,6 +465,7 @@ impl Settings {
             own_mb: top.own_mb,
             stages: top.stages.unwrap_or(0),
             replicate: top.replicate.unwrap_or(1),
+            spares: top.spares.unwrap_or(1),
             mdns: top.mdns.unwrap_or(true),
             drain_seconds: top.drain_seconds.unwrap_or(20),
             log: top.log,
@@ -499,6 +508,7 @@ impl Settings {
             own_mb: self.own_mb,
             stages: Some(self.stages),
             replicate: Some(self.replicate),
+            spares: Some(self.spares),
             mdns: Some(self.mdns),
             drain_seconds: Some(self.drain_seconds),
             log: self.log.clone(),
@@ -516,6 +526,7 @@ impl Settings {
         self.within("queue", self.queue as u64, 0, QUEUE_MAX as u64)?;
         self.within("join", self.join.len() as u64, 0, NAMES_MAX as u64)?;
         self.within("stages", self.stages.into(), 0, crate::house::place::STAGES_MAX.into())?;
+        self.within("spares", self.spares.into(), 0, SPARES_MAX)?;
         self.within("replicate", self.replicate.into(), 1, REPLICAS_MAX)?;
         self.within("drain_seconds", self.drain_seconds, 0, DRAIN_SECONDS_MAX)?;
         self.within("keep_alive_ms", self.keep_alive_ms, 10, KEEP_ALIVE_MS_MAX)?;
