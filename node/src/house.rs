@@ -9,8 +9,8 @@ mod prefix;
 mod schema;
 mod share;
 mod stop;
-pub mod turns;
 pub mod tools;
+pub mod turns;
 
 pub use answer::{Answer, Finish, Piece, Record, Shown};
 pub use fair::{Owner, Queues};
