@@ -151,6 +151,11 @@ impl Gguf {
         self.parts.iter().map(|part| part.bytes().len() as u64).sum()
     }
 
+    /// Each file's path, as it was opened, and size in bytes.
+    pub fn files(&self) -> impl Iterator<Item = (&Path, u64)> {
+        self.parts.iter().map(|part| (Path::new(&part.path), part.bytes().len() as u64))
+    }
+
     /// How many files the model has.
     pub fn parts_count(&self) -> usize {
         self.parts.len()

@@ -9,6 +9,7 @@ pub mod kernels;
 mod kv;
 pub mod matrix;
 pub mod numeric;
+pub mod parts;
 mod pool;
 pub mod sample;
 mod share;

@@ -4,7 +4,10 @@
 mod answer;
 pub mod draft;
 mod fair;
+pub mod fitness;
+pub mod hive;
 pub mod lane;
+pub mod place;
 mod prefix;
 mod schema;
 mod share;

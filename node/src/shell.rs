@@ -6,7 +6,9 @@ mod constraint;
 mod daemon;
 mod durable;
 mod engine;
+mod hive;
 mod http;
+mod identity;
 mod keys;
 pub mod lanes;
 mod library;
@@ -18,6 +20,8 @@ mod pull;
 mod settings;
 mod speaker;
 mod stats;
+#[allow(dead_code, unused_imports, reason = "the hive that uses it is being built")]
+mod swarm;
 mod tools;
 mod toy;
 mod worker;

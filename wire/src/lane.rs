@@ -14,7 +14,7 @@ use prost::{Message, Oneof};
 use crate::codec::{Checked, Malformed, Word, at_most, exactly, range, text};
 use crate::id::NodeId;
 use crate::manifest::ManifestId;
-use crate::place::{Address, Halves};
+use crate::place::{Address, HALVES_MAX, Halves};
 
 /// Positions in a page of keys and values: what is kept for later sequences is kept in pages.
 pub const PAGE: u32 = 32;
@@ -113,6 +113,9 @@ pub struct Open {
     /// Keys of its first pages, of which the stage may still hold some.
     #[prost(bytes = "vec", tag = "7")]
     pub beginning: Vec<u8>,
+    /// Which stage of the route it is, from 0: a node may be several.
+    #[prost(uint32, tag = "8")]
+    pub leg: u32,
 }
 
 /// Where rows go.
@@ -124,6 +127,9 @@ pub struct Hop {
     /// Where its lanes are.
     #[prost(message, repeated, tag = "2")]
     pub lanes: Vec<Address>,
+    /// Which stage of the route it is there.
+    #[prost(uint32, tag = "3")]
+    pub leg: u32,
 }
 
 /// There is a seat.
@@ -143,6 +149,9 @@ pub struct Feed {
     /// Which.
     #[prost(bytes = "vec", tag = "1")]
     pub session: Vec<u8>,
+    /// For which stage of its route.
+    #[prost(uint32, tag = "2")]
+    pub leg: u32,
 }
 
 /// Rows at consecutive positions. On its way back to the requester it holds those that were wanted.
@@ -408,6 +417,7 @@ impl Hop {
 
     fn check(&self) -> Checked {
         exactly::<Line>("node", &self.node, 32)?;
+        leg(self.leg)?;
         at_most::<Line>("lanes", self.lanes.len(), ADDRESSES_MAX)?;
         self.lanes.iter().try_for_each(Word::check)
     }
@@ -427,6 +437,7 @@ impl Open {
     fn check(&self) -> Checked {
         exactly::<Line>("session", &self.session, 16)?;
         exactly::<Line>("manifest", &self.manifest, 32)?;
+        leg(self.leg)?;
         halves(&self.halves)?;
         let positions = self.positions;
         range::<Line>("positions", positions > 0 && positions <= POSITIONS_MAX, || {
@@ -443,6 +454,10 @@ impl Open {
 fn halves(halves: &Option<Halves>) -> Checked {
     range::<Line>("halves", halves.is_some(), || "it is missing".into())?;
     halves.as_ref().map_or(Ok(()), Word::check)
+}
+
+fn leg(leg: u32) -> Checked {
+    range::<Line>("leg", leg < HALVES_MAX, || leg.to_string())
 }
 
 fn keys(keys: &[u8]) -> Checked {
@@ -480,7 +495,10 @@ impl Word for Line {
                 let begun = opened.begun;
                 range::<Self>("begun", begun <= POSITIONS_MAX, || begun.to_string())
             }
-            Say::Feed(feed) => exactly::<Self>("session", &feed.session, 16),
+            Say::Feed(feed) => {
+                exactly::<Self>("session", &feed.session, 16)?;
+                leg(feed.leg)
+            }
             Say::Rows(rows) => rows.check(),
             Say::Keep(keep) => {
                 range::<Self>("first", keep.first <= POSITIONS_MAX, || keep.first.to_string())?;

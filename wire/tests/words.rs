@@ -47,9 +47,10 @@ fn open() -> Line {
         manifest: vec![7; 32],
         halves: Some(Halves::new(2, 30)),
         positions: 300,
-        next: vec![lane::Hop { node: key(3).id().0.to_vec(), lanes: vec![] }],
+        next: vec![lane::Hop { node: key(3).id().0.to_vec(), lanes: vec![], leg: 1 }],
         from: vec![key(4).id().0.to_vec()],
         beginning: vec![9; 32],
+        leg: 0,
     })
     .into()
 }
@@ -67,7 +68,7 @@ fn check_bytes(word: &impl Word, expected: &str) {
 #[test]
 fn bytes_on_the_wire_are_what_they_were() {
     check_bytes(&offer(), "e7ae88fd45a441bd");
-    check_bytes(&open(), "c45c8b5403249de9");
+    check_bytes(&open(), "15223cb1493a405c");
     check_bytes(&rows(), "2333ae4b197ea043");
     assert_eq!(encode(&rows()), [0x22, 0x08, 0x08, 0x09, 0x10, 0x1f, 0x18, 0x01, 0x20, 0x02]);
 }

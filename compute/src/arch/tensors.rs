@@ -89,6 +89,16 @@ impl LayerTensor {
         Self::PostFeedForwardNorm,
     ];
 
+    /// The half-block of layer `layer` that it belongs to.
+    pub fn half(self, layer: usize) -> usize {
+        use LayerTensor::*;
+        match self {
+            AttentionNorm | Query | Key | Value | QueryBias | KeyBias | ValueBias | QueryNorm
+            | KeyNorm | AttentionOutput | PostAttentionNorm => 2 * layer,
+            FeedForwardNorm | Gate | Up | Down | PostFeedForwardNorm => 2 * layer + 1,
+        }
+    }
+
     /// Its name in the file, for layer `layer`.
     pub fn name(self, layer: usize) -> String {
         let suffix = match self {

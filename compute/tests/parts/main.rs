@@ -3,5 +3,6 @@
 mod chains;
 mod given;
 mod holes;
+mod layout;
 mod refusals;
 mod sizes;

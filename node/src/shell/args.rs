@@ -226,12 +226,68 @@ pub struct Up {
     /// How long a stopping node lets answers finish [default: 20]
     #[arg(long, value_name = "S")]
     pub drain_seconds: Option<u64>,
+    /// Being part of a hive.
+    #[command(flatten)]
+    pub hive: HiveFlags,
     /// Write the port here as soon as it is bound
     #[arg(long, value_name = "FILE")]
     pub port_file: Option<PathBuf>,
     /// Print all settings and where each came from, and stop
     #[arg(long)]
     pub print_config: bool,
+}
+
+/// Being part of a hive.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Hive")]
+pub struct HiveFlags {
+    /// Join the hive of the node at this address: HOST:PORT, a multiaddress, or an invitation; may
+    /// be given more than once
+    #[arg(long, value_name = "ADDRESS")]
+    pub join: Vec<String>,
+    /// Address at which other nodes reach this one; UDP and TCP [default: 0.0.0.0:4610 when joining]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: Option<String>,
+    /// Address for rows of models, UDP [default: the port after that of --listen]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub lanes: Option<String>,
+    /// Folder of what the node must remember: its key and its peers [default: cadencia/state in the
+    /// user's data folder]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Memory lent to other nodes; 0 lends nothing [default: half of what is free]
+    #[arg(long, value_name = "MB")]
+    pub lend_mb: Option<u64>,
+    /// Memory for this node's own part of a model that is split [default: what is free]
+    #[arg(long, value_name = "MB")]
+    pub own_mb: Option<u64>,
+    /// Split the model over at least so many other nodes, even if fewer would be faster
+    #[arg(long, value_name = "N")]
+    pub stages: Option<u32>,
+    /// Have each stage computed by so many nodes; the fastest result counts, 1 to 3 [default: 1]
+    #[arg(long, value_name = "N")]
+    pub replicate: Option<u32>,
+    /// Whether to look for nodes on the local network [default: true]
+    #[arg(long, value_name = "BOOL")]
+    pub mdns: Option<bool>,
+}
+
+impl HiveFlags {
+    /// Over `layer`.
+    fn over(&self, layer: Layer) -> Layer {
+        Layer {
+            join: given(&self.join),
+            listen: self.listen.clone(),
+            lanes: self.lanes.clone(),
+            state_dir: self.state_dir.clone(),
+            lend_mb: self.lend_mb,
+            own_mb: self.own_mb,
+            stages: self.stages,
+            replicate: self.replicate,
+            mdns: self.mdns,
+            ..layer
+        }
+    }
 }
 
 /// `cadencia chat`
@@ -481,7 +537,7 @@ fn given(list: &[String]) -> Option<Vec<String>> {
 impl Command {
     fn layer(&self) -> Layer {
         match self {
-            Command::Up(up) => Layer {
+            Command::Up(up) => up.hive.over(Layer {
                 ctx: up.ctx,
                 api: up.api.clone(),
                 api_key: up.api_key.clone(),
@@ -497,7 +553,7 @@ impl Command {
                 guessing: up.guessing,
                 drain_seconds: up.drain_seconds,
                 ..up.model.layer()
-            },
+            }),
             Command::Chat(chat) => Layer { ctx: chat.ctx, ..chat.model.layer() },
             Command::Pull(_) => Layer::default(),
             Command::Keys(flags) => {

@@ -124,6 +124,15 @@ impl<'a> Engine<'a> {
         far.has_news() || due || (far.restless && !self.is_idle()) || self.is_forsaken()
     }
 
+    /// Lets go of all sequences.
+    pub fn dismiss(&mut self) {
+        for running in self.running.drain(..) {
+            if let Some(far) = &self.far {
+                far.close(&running);
+            }
+        }
+    }
+
     /// Whether somebody has gone away.
     fn is_forsaken(&self) -> bool {
         self.running.iter().any(|running| running.asker.is_halted())

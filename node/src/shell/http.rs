@@ -92,6 +92,10 @@ impl Api {
         let (done, whole) = match &*self.phase.borrow() {
             Phase::Ready(served) => return Ok(served.clone()),
             Phase::Loading { done, whole } => (*done, *whole),
+            Phase::Waiting(why) => {
+                let message = format!("the hive does not compute this model yet: {why}");
+                return Err(Fault::new(StatusCode::SERVICE_UNAVAILABLE, "loading", message).later(2));
+            }
         };
         let percent = done.saturating_mul(100).checked_div(whole).unwrap_or(0).min(100);
         let message = format!("the model is being loaded ({percent} %); try again soon");

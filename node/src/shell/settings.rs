@@ -26,6 +26,8 @@ pub const CONTEXT_DEFAULT: usize = 8192;
 const DRAIN_SECONDS_MAX: u64 = 3600;
 /// Names or origins in one list.
 const NAMES_MAX: usize = 64;
+/// Nodes that may compute a stage at a time.
+const REPLICAS_MAX: u64 = 3;
 /// How long a stream may be silent, milliseconds: less than proxies wait.
 const KEEP_ALIVE_MS_MAX: u64 = 600_000;
 
@@ -170,6 +172,24 @@ pub struct Layer {
     pub kv_mb: Option<u64>,
     /// Whether tokens are guessed ahead.
     pub guessing: Option<Guessing>,
+    /// Nodes or invitations by which a hive is joined.
+    pub join: Option<Vec<String>>,
+    /// Where other nodes reach this one, `HOST:PORT`; makes it part of a hive.
+    pub listen: Option<String>,
+    /// Where its lanes listen, `HOST:PORT`.
+    pub lanes: Option<String>,
+    /// Folder of what the node must remember.
+    pub state_dir: Option<PathBuf>,
+    /// Memory lent to other nodes, megabytes.
+    pub lend_mb: Option<u64>,
+    /// Memory for this node's own part of a model that goes over a hive, megabytes.
+    pub own_mb: Option<u64>,
+    /// Other nodes among which a model is split, at least.
+    pub stages: Option<u32>,
+    /// Nodes that compute each stage at a time.
+    pub replicate: Option<u32>,
+    /// Whether nodes of the local network are looked for.
+    pub mdns: Option<bool>,
     /// How long a stopping node lets answers finish, seconds.
     pub drain_seconds: Option<u64>,
     /// Log filter, such as `info` or `warn,cadencia=debug`.
@@ -236,6 +256,23 @@ impl Layer {
                     }
                 })?),
             },
+            join: list("CADENCIA_JOIN", &text),
+            listen: text("CADENCIA_LISTEN"),
+            lanes: text("CADENCIA_LANES"),
+            state_dir: text("CADENCIA_STATE_DIR").map(PathBuf::from),
+            lend_mb: number("CADENCIA_LEND_MB", &text)?,
+            own_mb: number("CADENCIA_OWN_MB", &text)?,
+            stages: number("CADENCIA_STAGES", &text)?,
+            replicate: number("CADENCIA_REPLICATE", &text)?,
+            mdns: match text("CADENCIA_MDNS").as_deref() {
+                None => None,
+                Some("true" | "on" | "1") => Some(true),
+                Some("false" | "off" | "0") => Some(false),
+                Some(word) => {
+                    let (name, text) = ("CADENCIA_MDNS", word.to_owned());
+                    return Err(SettingsError::Environment { name, text, wanted: "true or false" });
+                }
+            },
             drain_seconds: number("CADENCIA_DRAIN_SECONDS", &text)?,
             log: text("CADENCIA_LOG"),
         })
@@ -261,6 +298,15 @@ impl Layer {
             parallel: self.parallel.or(under.parallel),
             kv_mb: self.kv_mb.or(under.kv_mb),
             guessing: self.guessing.or(under.guessing),
+            join: self.join.or(under.join),
+            listen: self.listen.or(under.listen),
+            lanes: self.lanes.or(under.lanes),
+            state_dir: self.state_dir.or(under.state_dir),
+            lend_mb: self.lend_mb.or(under.lend_mb),
+            own_mb: self.own_mb.or(under.own_mb),
+            stages: self.stages.or(under.stages),
+            replicate: self.replicate.or(under.replicate),
+            mdns: self.mdns.or(under.mdns),
             drain_seconds: self.drain_seconds.or(under.drain_seconds),
             log: self.log.or(under.log),
         }
@@ -353,6 +399,25 @@ pub struct Settings {
     pub kv_mb: Option<u64>,
     /// Whether tokens are guessed ahead.
     pub guessing: Guessing,
+    /// Nodes or invitations by which a hive is joined.
+    pub join: Vec<String>,
+    /// Where other nodes reach this one, `HOST:PORT`.
+    pub listen: Option<String>,
+    /// Where its lanes listen; `None` for the port after that of `listen`.
+    pub lanes: Option<String>,
+    /// Folder of what the node must remember: its key, its peers.
+    pub state_dir: PathBuf,
+    /// Memory lent to other nodes, megabytes; `None` for half of what is free.
+    pub lend_mb: Option<u64>,
+    /// Memory for this node's own part of a model that goes over a hive, megabytes; `None` for what is
+    /// free.
+    pub own_mb: Option<u64>,
+    /// Other nodes among which a model is split, at least; 0 leaves that to the planner.
+    pub stages: u32,
+    /// Nodes that compute each stage at a time, 1 to 3.
+    pub replicate: u32,
+    /// Whether nodes of the local network are looked for.
+    pub mdns: bool,
     /// How long a stopping node lets answers finish, seconds.
     pub drain_seconds: u64,
     /// Log filter; `None` where nobody set one.
@@ -366,7 +431,7 @@ impl Settings {
         let top = sources.flags.clone().over(sources.env.clone()).over(sources.file.1.clone());
         let settings = Self {
             model: top.model,
-            models_dirs: top.models_dirs.unwrap_or_else(|| vec![models_dir]),
+            models_dirs: top.models_dirs.unwrap_or_else(|| vec![models_dir.clone()]),
             api: top.api.unwrap_or_else(|| "127.0.0.1:8080".into()),
             api_key: top.api_key,
             allowed_hosts: top.allowed_hosts.unwrap_or_default(),
@@ -384,12 +449,26 @@ impl Settings {
             parallel: top.parallel.unwrap_or(PARALLEL_DEFAULT),
             kv_mb: top.kv_mb,
             guessing: top.guessing.unwrap_or_default(),
+            join: top.join.unwrap_or_default(),
+            listen: top.listen,
+            lanes: top.lanes,
+            state_dir: top.state_dir.unwrap_or_else(|| models_dir.with_file_name("state")),
+            lend_mb: top.lend_mb,
+            own_mb: top.own_mb,
+            stages: top.stages.unwrap_or(0),
+            replicate: top.replicate.unwrap_or(1),
+            mdns: top.mdns.unwrap_or(true),
             drain_seconds: top.drain_seconds.unwrap_or(20),
             log: top.log,
             sources,
         };
         settings.check()?;
         Ok(settings)
+    }
+
+    /// Whether this node is part of a hive.
+    pub fn is_in_hive(&self) -> bool {
+        self.listen.is_some() || !self.join.is_empty()
     }
 
     /// All settings as a config file, with where each came from. The API key is not shown.
@@ -412,6 +491,15 @@ impl Settings {
             parallel: Some(self.parallel),
             kv_mb: self.kv_mb,
             guessing: Some(self.guessing),
+            join: Some(self.join.clone()),
+            listen: self.listen.clone(),
+            lanes: self.lanes.clone(),
+            state_dir: Some(self.state_dir.clone()),
+            lend_mb: self.lend_mb,
+            own_mb: self.own_mb,
+            stages: Some(self.stages),
+            replicate: Some(self.replicate),
+            mdns: Some(self.mdns),
             drain_seconds: Some(self.drain_seconds),
             log: self.log.clone(),
         };
@@ -426,6 +514,9 @@ impl Settings {
         self.within("threads", self.threads as u64, 1, THREADS_MAX as u64)?;
         self.within("parallel", self.parallel as u64, 1, PARALLEL_MAX as u64)?;
         self.within("queue", self.queue as u64, 0, QUEUE_MAX as u64)?;
+        self.within("join", self.join.len() as u64, 0, NAMES_MAX as u64)?;
+        self.within("stages", self.stages.into(), 0, crate::house::place::STAGES_MAX.into())?;
+        self.within("replicate", self.replicate.into(), 1, REPLICAS_MAX)?;
         self.within("drain_seconds", self.drain_seconds, 0, DRAIN_SECONDS_MAX)?;
         self.within("keep_alive_ms", self.keep_alive_ms, 10, KEEP_ALIVE_MS_MAX)?;
         self.names("allowed_hosts", &self.allowed_hosts, "host names without port", is_host)?;

@@ -48,7 +48,7 @@ pub struct Plan {
 }
 
 /// Who computes a range.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leg {
     /// The half-blocks.
     pub halves: Halves,
@@ -88,7 +88,9 @@ pub enum Input {
     },
     /// A stage has said something.
     Said {
-        /// Which.
+        /// Its place in the route.
+        leg: u32,
+        /// Which node.
         node: NodeId,
         /// What.
         say: Say,
@@ -97,7 +99,9 @@ pub enum Input {
     },
     /// The pipe to a stage broke, or could not be made.
     Broken {
-        /// Which.
+        /// Its place in the route.
+        leg: u32,
+        /// Which node.
         node: NodeId,
         /// How that was noticed.
         why: String,
@@ -109,7 +113,7 @@ pub enum Input {
 /// What a passage wants done, in this order.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Tell a stage, over a pipe that is made for it at first.
+    /// Tell a stage, over a pipe that is made at first for it and its place in the route.
     Tell {
         /// Whom.
         to: Hop,
@@ -136,7 +140,9 @@ pub enum Effect {
     },
     /// A stage is not used any more; others should know.
     Dropped {
-        /// Which.
+        /// Its place in the route.
+        leg: u32,
+        /// Which node.
         node: NodeId,
         /// Why.
         why: String,
@@ -192,6 +198,12 @@ struct Replica {
     rows_max: u32,
 }
 
+impl Replica {
+    fn who(&self) -> (u32, NodeId) {
+        (self.hop.leg, self.hop.node())
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Asked,
@@ -230,13 +242,13 @@ enum State {
     Asking {
         nonce: u64,
         since: Millis,
-        answers: BTreeMap<NodeId, At>,
+        answers: BTreeMap<(u32, NodeId), At>,
     },
     /// A stage is being replaced; these have not said yet that they are ready for it.
     Mending {
         nonce: u64,
         since: Millis,
-        waiting: BTreeSet<NodeId>,
+        waiting: BTreeSet<(u32, NodeId)>,
     },
     Over,
 }
@@ -266,20 +278,20 @@ impl Passage {
     /// Where a leg has no node, or there is no leg.
     pub fn new(plan: Plan) -> Self {
         assert!(!plan.legs.is_empty() && plan.legs.iter().all(|leg| !leg.nodes.is_empty()));
-        let replica = |hop: &Hop| Replica {
-            hop: hop.clone(),
+        let replica = |leg: usize, hop: &Hop| Replica {
+            hop: Hop { leg: leg as u32, ..hop.clone() },
             state: Standing::Asked,
             has: 0,
             sent: 0,
             rows_max: 0,
         };
-        let stage = |leg: &Leg| Stage {
+        let stage = |(i, leg): (usize, &Leg)| Stage {
             halves: leg.halves,
             active: 0,
-            nodes: leg.nodes.iter().map(replica).collect(),
+            nodes: leg.nodes.iter().map(|hop| replica(i, hop)).collect(),
         };
         Self {
-            stages: plan.legs.iter().map(stage).collect(),
+            stages: plan.legs.iter().enumerate().map(stage).collect(),
             kept: Kept::new(plan.row_bytes, plan.kept_bytes, 0),
             plan,
             state: State::Opening { since: Millis(0) },
@@ -295,7 +307,7 @@ impl Passage {
 
     /// The nodes whose results count, in order.
     pub fn active(&self) -> Vec<NodeId> {
-        self.stages.iter().map(|stage| stage.nodes[stage.active].hop.node()).collect()
+        self.active_ones().into_iter().map(|(_, node)| node).collect()
     }
 
     /// How often a second way was tried for a late step.
@@ -312,8 +324,8 @@ impl Passage {
             Input::Begin => self.begin(now),
             Input::Send { first, rows, wanted } => self.send(now, first, rows, wanted),
             Input::Keep { first, keys } => self.keep(first, &keys),
-            Input::Said { node, say, body } => self.said(now, node, say, body),
-            Input::Broken { node, why } => self.broken(now, node, &why),
+            Input::Said { leg, node, say, body } => self.said(now, (leg, node), say, body),
+            Input::Broken { leg, node, why } => self.broken(now, (leg, node), &why),
             Input::Tick => self.tick(now),
         }
     }
@@ -346,6 +358,7 @@ impl Passage {
             next: next.iter().take(fed).map(|replica| replica.hop.clone()).collect(),
             from: before.iter().map(|replica| replica.hop.node.clone()).collect(),
             beginning: self.plan.beginning.clone(),
+            leg: i as u32,
         }
     }
 
@@ -401,36 +414,36 @@ impl Passage {
         open.map(|replica| tell(&replica.hop, Say::Keep(keep.clone()), Bytes::new())).collect()
     }
 
-    fn said(&mut self, now: Millis, node: NodeId, say: Say, body: Bytes) -> Vec<Effect> {
-        let Some((i, n)) = self.find(node) else { return Vec::new() };
+    fn said(&mut self, now: Millis, who: (u32, NodeId), say: Say, body: Bytes) -> Vec<Effect> {
+        let Some((i, n)) = self.find(who) else { return Vec::new() };
         match say {
             Say::Opened(opened) => self.opened(now, i, n, opened),
             Say::Rows(rows) => self.deliver(now, rows, body),
             Say::At(at) => self.at(now, i, n, at),
             Say::Lost(lost) => {
-                let lost_node = NodeId::from_slice(&lost.node);
-                let Some(lost_node) = lost_node else { return Vec::new() };
-                // Only its neighbour may say that it is gone.
-                match self.find(lost_node) {
-                    Some((at, _)) if at == i + 1 => self.broken(now, lost_node, &lost.text),
-                    _ => Vec::new(),
-                }
+                // Only its neighbour may say that one is gone.
+                let node = NodeId::from_slice(&lost.node);
+                node.map_or(Vec::new(), |node| self.broken(now, (who.0 + 1, node), &lost.text))
             }
             Say::Refused(refused) => {
                 let (reason, retry_ms) = (refused.reason(), refused.retry_ms);
                 self.refused(now, (i, n), reason, refused.text, retry_ms)
             }
             // Nothing else is said to a requester.
-            _ => self.broken(now, node, "says what no stage should"),
+            _ => self.broken(now, who, "says what no stage should"),
         }
     }
 
-    fn find(&self, node: NodeId) -> Option<(usize, usize)> {
-        let mut stages = self.stages.iter().enumerate();
-        stages.find_map(|(i, stage)| {
-            let live = |r: &Replica| r.hop.node() == node && r.state != Standing::Gone;
-            Some((i, stage.nodes.iter().position(live)?))
-        })
+    fn find(&self, (leg, node): (u32, NodeId)) -> Option<(usize, usize)> {
+        let stage = self.stages.get(leg as usize)?;
+        let live = |r: &Replica| r.hop.node() == node && r.state != Standing::Gone;
+        Some((leg as usize, stage.nodes.iter().position(live)?))
+    }
+
+    /// The active node of each stage, with its place.
+    fn active_ones(&self) -> Vec<(u32, NodeId)> {
+        let each = self.stages.iter().zip(0..);
+        each.map(|(stage, leg)| (leg, stage.nodes[stage.active].hop.node())).collect()
     }
 
     fn opened(&mut self, now: Millis, i: usize, n: usize, opened: Opened) -> Vec<Effect> {
@@ -497,9 +510,9 @@ impl Passage {
             Wanted::Each => count as usize * self.plan.row_bytes,
         };
         if body.len() != expected {
-            let node = self.active().pop().expect("there is a stage");
+            let who = self.active_ones().pop().expect("there is a stage");
             let why = format!("sent {} bytes where {expected} were due", body.len());
-            return self.broken(now, node, &why);
+            return self.broken(now, who, &why);
         }
         self.sent.pop_front();
         self.pace.note(count, now.since(born));
@@ -550,8 +563,8 @@ impl Passage {
             State::Asking { since, .. } if now.since(*since) >= ANSWER_MAX => self.silent(now),
             State::Asking { since, .. } => vec![Effect::Wake(since.plus(ANSWER_MAX))],
             State::Mending { since, waiting, .. } if now.since(*since) >= MEND_MAX => {
-                let node = *waiting.first().expect("mending ends when nobody is waited for");
-                self.broken(now, node, "did not answer while the route was mended")
+                let who = *waiting.first().expect("mending ends when nobody is waited for");
+                self.broken(now, who, "did not answer while the route was mended")
             }
             State::Mending { since, .. } => vec![Effect::Wake(since.plus(MEND_MAX))],
             State::Running if self.sent.is_empty() => Vec::new(),
@@ -565,8 +578,8 @@ impl Passage {
     fn nobody_opens(&mut self, now: Millis) -> Vec<Effect> {
         let mut asked = self.stages.iter().map(|stage| &stage.nodes[stage.active]);
         let late = asked.find(|replica| replica.state == Standing::Asked);
-        match late.map(|replica| replica.hop.node()) {
-            Some(node) => self.broken(now, node, "gave no seat in time"),
+        match late.map(Replica::who) {
+            Some(who) => self.broken(now, who, "gave no seat in time"),
             None => Vec::new(),
         }
     }
@@ -586,21 +599,19 @@ impl Passage {
     }
 
     fn at(&mut self, now: Millis, i: usize, n: usize, at: At) -> Vec<Effect> {
-        let node = self.stages[i].nodes[n].hop.node();
+        let who = self.stages[i].nodes[n].who();
         if n != self.stages[i].active {
             self.stages[i].nodes[n].has = at.positions;
         }
         match &mut self.state {
             State::Asking { nonce, answers, .. } if *nonce == at.nonce => {
-                answers.insert(node, at);
-                let all = self.stages.iter().all(|stage| {
-                    let State::Asking { answers, .. } = &self.state else { return false };
-                    answers.contains_key(&stage.nodes[stage.active].hop.node())
-                });
+                answers.insert(who, at);
+                let active = self.stages.iter().map(|stage| stage.nodes[stage.active].who());
+                let all = active.into_iter().all(|who| answers.contains_key(&who));
                 if all { self.all_answered(now) } else { Vec::new() }
             }
             State::Mending { nonce, waiting, .. } if *nonce == at.nonce => {
-                waiting.remove(&node);
+                waiting.remove(&who);
                 if waiting.is_empty() { self.send_again(now) } else { Vec::new() }
             }
             // An answer to what is settled.
@@ -616,7 +627,7 @@ impl Passage {
         };
         let Some(oldest) = self.sent.front() else { return Vec::new() };
         let (step, born) = (oldest.step, oldest.born);
-        let at = |stage: &Stage| answers[&stage.nodes[stage.active].hop.node()];
+        let at = |stage: &Stage| answers[&stage.nodes[stage.active].who()];
         // Where the step is: the first stage that is not done with it.
         let holder = self.stages.iter().position(|stage| at(stage).done < step);
         let Some(i) = holder else {
@@ -624,20 +635,20 @@ impl Passage {
             self.patience = now.plus(ANSWER_MAX);
             return vec![Effect::Wake(self.deadline(now))];
         };
-        let (node, received) = {
+        let (who, received) = {
             let stage = &self.stages[i];
-            (stage.nodes[stage.active].hop.node(), at(stage).received)
+            (stage.nodes[stage.active].who(), at(stage).received)
         };
         if received < step {
             if self.patience > born {
                 // It was on its way before, and still is: the way is cut.
-                return self.broken(now, node, "answers, but rows do not reach it");
+                return self.broken(now, who, "answers, but rows do not reach it");
             }
             self.patience = now.plus(ANSWER_MAX);
             return vec![Effect::Wake(self.deadline(now))];
         }
         if now.since(born) >= STEP_MAX {
-            return self.broken(now, node, "has been computing for too long");
+            return self.broken(now, who, "has been computing for too long");
         }
         let mut effects = self.hedge(i, step);
         // It is at work: ask again when it has had as long once more.
@@ -672,15 +683,15 @@ impl Passage {
     /// Not all have answered in time.
     fn silent(&mut self, now: Millis) -> Vec<Effect> {
         let State::Asking { answers, .. } = &self.state else { return Vec::new() };
-        let active = self.active();
-        let silent: Vec<_> = active.iter().filter(|node| !answers.contains_key(node)).collect();
+        let active = self.active_ones();
+        let silent: Vec<_> = active.iter().filter(|who| !answers.contains_key(who)).collect();
         if silent.len() == active.len() && active.len() > 1 {
             self.state = State::Over;
             return vec![Effect::Failed(PassageError::CutOff { stages: active.len() })];
         }
-        let Some(node) = silent.first().map(|node| **node) else { return self.all_answered(now) };
+        let Some(who) = silent.first().map(|who| **who) else { return self.all_answered(now) };
         self.state = State::Running;
-        self.broken(now, node, &format!("is silent: no answer within {ANSWER_MAX} ms"))
+        self.broken(now, who, &format!("is silent: no answer within {ANSWER_MAX} ms"))
     }
 
     fn refused(
@@ -691,24 +702,24 @@ impl Passage {
         text: String,
         retry_ms: u32,
     ) -> Vec<Effect> {
-        let node = self.stages[i].nodes[n].hop.node();
+        let (leg, node) = self.stages[i].nodes[n].who();
         if n != self.stages[i].active {
             self.stages[i].nodes[n].state = Standing::Gone;
-            return vec![Effect::Dropped { node, why: text }];
+            return vec![Effect::Dropped { leg, node, why: text }];
         }
         if self.spare(&self.stages[i]).is_some() {
-            return self.broken(now, node, &text);
+            return self.broken(now, (leg, node), &text);
         }
         self.state = State::Over;
         vec![Effect::Failed(PassageError::Refused { node, reason, text, retry_ms })]
     }
 
-    /// `node` is not to be relied on any more.
-    fn broken(&mut self, now: Millis, node: NodeId, why: &str) -> Vec<Effect> {
-        let Some((i, n)) = self.find(node) else { return Vec::new() };
+    /// A node is not to be relied on any more at this place.
+    fn broken(&mut self, now: Millis, (leg, node): (u32, NodeId), why: &str) -> Vec<Effect> {
+        let Some((i, n)) = self.find((leg, node)) else { return Vec::new() };
         let why: String = why.chars().filter(|c| !c.is_control()).collect();
         self.stages[i].nodes[n].state = Standing::Gone;
-        let mut effects = vec![Effect::Dropped { node, why: why.clone() }];
+        let mut effects = vec![Effect::Dropped { leg, node, why: why.clone() }];
         if n != self.stages[i].active {
             return effects;
         }
@@ -743,8 +754,8 @@ impl Passage {
             State::Mending { waiting, .. } => std::mem::take(waiting),
             _ => BTreeSet::new(),
         };
-        let live = self.active();
-        waiting.retain(|node| live.contains(node));
+        let live = self.active_ones();
+        waiting.retain(|who| live.contains(who));
         let mut effects = Vec::new();
         let hop_of = |stage: &Stage| stage.nodes[stage.active].hop.clone();
         let own = hop_of(&self.stages[i]);
@@ -753,7 +764,7 @@ impl Passage {
             None => Say::Where(Where { nonce }),
         };
         effects.push(tell(&own, say, Bytes::new()));
-        waiting.insert(own.node());
+        waiting.insert((own.leg, own.node()));
         match i.checked_sub(1) {
             None => {
                 let replica = self.stages[0].active;
@@ -764,12 +775,12 @@ impl Passage {
                 let from = self.stages[i].nodes[self.stages[i].active].has;
                 let to = hop_of(&self.stages[before]);
                 effects.push(tell(&to, attach(own, Role::Only, from, nonce), Bytes::new()));
-                waiting.insert(to.node());
+                waiting.insert((to.leg, to.node()));
             }
         }
         // Whoever was waited for is asked again under the new number.
-        for node in waiting.clone() {
-            if let Some((at, n)) = self.find(node)
+        for who in waiting.clone() {
+            if let Some((at, n)) = self.find(who)
                 && at != i
                 && at + 1 != i
             {

@@ -45,7 +45,7 @@ impl Post {
         };
         match say {
             Say::Open(open) => {
-                let session = open.session[..].try_into().expect("checked when it was read");
+                let session = name(&open.session, open.leg);
                 let (sender, receiver) = pipe.split();
                 let (answers, frames) = Outlet::new();
                 tokio::spawn(frames.deliver(sender));
@@ -56,7 +56,7 @@ impl Post {
                 let _ = self.orders.send(Order::Left(session, peer));
             }
             Say::Feed(feed) => {
-                let session = feed.session[..].try_into().expect("checked when it was read");
+                let session = name(&feed.session, feed.leg);
                 let (_sender, receiver) = pipe.split();
                 self.relay(session, peer, receiver).await;
             }
@@ -83,6 +83,11 @@ impl Post {
             }
         }
     }
+}
+
+/// The name of a sequence at one stage of its route.
+fn name(session: &[u8], leg: u32) -> Session {
+    (session.try_into().expect("checked when it was read"), leg)
 }
 
 /// What a frame says.
@@ -118,7 +123,7 @@ pub fn connect(lanes: &Lanes, orders: mpsc::Sender<Order>, session: Session, hop
 async fn feed(lanes: Lanes, session: Session, hop: Hop, frames: Frames) -> anyhow::Result<()> {
     let pipe = dial(&lanes, &hop).await?;
     let (mut sender, mut receiver) = pipe.split();
-    let first = Line::from(Say::Feed(wire::lane::Feed { session: session.to_vec() }));
+    let first = Line::from(Say::Feed(wire::lane::Feed { session: session.0.to_vec(), leg: hop.leg }));
     sender.send(&wire::encode(&first), [Bytes::new()]).await?;
     let delivering = frames.deliver(sender);
     tokio::pin!(delivering);

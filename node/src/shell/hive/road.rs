@@ -172,15 +172,15 @@ struct Way {
     number: u64,
     route: u64,
     passage: Passage,
-    outlets: BTreeMap<NodeId, Outlet>,
+    outlets: BTreeMap<(u32, NodeId), Outlet>,
     wake: Option<Instant>,
     hear: mpsc::Sender<Heard>,
     heard: mpsc::Receiver<Heard>,
 }
 
 enum Heard {
-    Said(NodeId, Say, Bytes),
-    Broken(NodeId, String),
+    Said((u32, NodeId), Say, Bytes),
+    Broken((u32, NodeId), String),
 }
 
 /// Frames of stages that wait to be looked at.
@@ -212,8 +212,10 @@ impl Way {
             next = Some(tokio::select! {
                 biased;
                 heard = self.heard.recv() => match heard.expect("this end holds a sender, too") {
-                    Heard::Said(node, say, body) => PassageInput::Said { node, say, body },
-                    Heard::Broken(node, why) => PassageInput::Broken { node, why },
+                    Heard::Said((leg, node), say, body) => {
+                        PassageInput::Said { leg, node, say, body }
+                    }
+                    Heard::Broken((leg, node), why) => PassageInput::Broken { leg, node, why },
                 },
                 command = commands.recv() => match command {
                     Some(Command::Send(first, rows, wanted)) => {
@@ -239,10 +241,10 @@ impl Way {
             for effect in self.passage.handle(now, input) {
                 match effect {
                     PassageEffect::Tell { to, say, body } => {
-                        let node = to.node();
+                        let (leg, node) = (to.leg, to.node());
                         if let Err(error) = self.outlet(&to).send(say, body) {
                             let why = error.to_string();
-                            inputs.push(PassageInput::Broken { node, why });
+                            inputs.push(PassageInput::Broken { leg, node, why });
                         }
                     }
                     PassageEffect::Ready { begun, rows_max } => {
@@ -253,9 +255,9 @@ impl Way {
                         let (first, count) = (first as usize, count as usize);
                         self.tell(News::Rows { first, count, rows });
                     }
-                    PassageEffect::Dropped { node, why } => {
-                        tracing::warn!(%node, why, "a stage was dropped");
-                        self.outlets.remove(&node);
+                    PassageEffect::Dropped { leg, node, why } => {
+                        tracing::warn!(%node, leg, why, "a stage was dropped");
+                        self.outlets.remove(&(leg, node));
                         let _ = self.road.reports.send(Report::Dropped { node, why });
                     }
                     PassageEffect::Wake(at) => self.wake_at(at),
@@ -293,14 +295,14 @@ impl Way {
             let (outlet, frames) = Outlet::new();
             let (lanes, hop, hear) = (self.road.lanes.clone(), to.clone(), self.hear.clone());
             self.road.lanes.spawn(async move {
-                let node = hop.node();
+                let who = (hop.leg, hop.node());
                 if let Err(why) = talk(&lanes, hop, frames, &hear).await {
-                    let _ = hear.send(Heard::Broken(node, format!("{why:#}"))).await;
+                    let _ = hear.send(Heard::Broken(who, format!("{why:#}"))).await;
                 }
             });
             outlet
         };
-        self.outlets.entry(to.node()).or_insert_with(make)
+        self.outlets.entry((to.leg, to.node())).or_insert_with(make)
     }
 }
 
@@ -311,7 +313,7 @@ async fn talk(
     frames: Frames,
     hear: &mpsc::Sender<Heard>,
 ) -> anyhow::Result<()> {
-    let node = hop.node();
+    let who = (hop.leg, hop.node());
     let pipe = post::dial(lanes, &hop).await?;
     let (sender, mut receiver) = pipe.split();
     let delivering = frames.deliver(sender);
@@ -322,7 +324,7 @@ async fn talk(
             frame = receiver.recv() => {
                 let Some(frame) = frame? else { anyhow::bail!("has ended the pipe") };
                 let say = post::read(&frame)?;
-                if hear.send(Heard::Said(node, say, frame.body)).await.is_err() {
+                if hear.send(Heard::Said(who, say, frame.body)).await.is_err() {
                     return Ok(());
                 }
             }

@@ -42,8 +42,8 @@ const FRAME_TIME: f64 = 0.1;
 const ROWS_MIN: u32 = 16;
 const ROWS_MAX: u32 = 256;
 
-/// A sequence's name.
-pub type Session = [u8; 16];
+/// A sequence's name, and which stage of its route this is.
+pub type Session = ([u8; 16], u32);
 
 /// A part of a model in memory, lent to others.
 #[derive(Debug)]
@@ -119,14 +119,17 @@ pub struct StageStats {
 pub type Connect = Box<dyn Fn(Session, Hop) -> Outlet + Send>;
 
 /// Starts the thread; it ends when all senders of orders are gone.
-pub fn start(connect: Connect, stats: Arc<StageStats>) -> Result<mpsc::Sender<Order>> {
-    let (orders, take) = mpsc::channel();
+pub fn start(
+    connect: Connect,
+    stats: Arc<StageStats>,
+    take: mpsc::Receiver<Order>,
+) -> Result<()> {
     let work = move || Host::new(connect, stats).run(&take);
     std::thread::Builder::new()
         .name("stages".into())
         .spawn(work)
         .context("cannot start the thread that computes for others")?;
-    Ok(orders)
+    Ok(())
 }
 
 struct Host {
@@ -266,7 +269,8 @@ impl Host {
     }
 
     fn seat(&mut self, from: NodeId, open: &Open, answers: &Outlet) -> Result<Opened, Refused> {
-        let session: Session = open.session[..].try_into().expect("checked when it was read");
+        let name = open.session[..].try_into().expect("checked when it was read");
+        let session: Session = (name, open.leg);
         let (manifest, halves) = (open.manifest(), open.halves());
         if self.places.contains_key(&session) {
             return Err(refusal(Reason::Broken, "a sequence of this name is here".into(), 0));

@@ -43,7 +43,7 @@ fn node(n: u8) -> NodeId {
 }
 
 fn hop(n: u8) -> Hop {
-    Hop { node: node(n).0.to_vec(), lanes: vec![] }
+    Hop { node: node(n).0.to_vec(), lanes: vec![], leg: 0 }
 }
 
 /// A node with at most one seat.
@@ -170,7 +170,8 @@ impl World {
                 // What the wire would refuse is never sent.
                 let line = wire::lane::Line::from(say.clone());
                 assert_eq!(wire::decode(&wire::encode(&line)), Ok(line));
-                self.input(Input::Said { node: from, say, body });
+                let leg = self.workers[&from].stage;
+                self.input(Input::Said { leg, node: from, say, body });
             }
             Event::ToWorker { from, to, say, body } => self.worker(from, to, say, body),
             Event::Computed { at, rows, body } => {
