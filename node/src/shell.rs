@@ -24,6 +24,7 @@ mod stats;
 mod swarm;
 mod tools;
 mod toy;
+mod weights;
 mod worker;
 
 use std::io::ErrorKind;

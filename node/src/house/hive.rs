@@ -15,7 +15,7 @@ use wire::{Address, Halves, Manifest, ManifestId, Millis, NodeId, Offer, Verifie
 
 use super::fitness::{Beliefs, Observed, Rates};
 use super::lane::Leg;
-use super::place::{Candidate, Me, NoRoute, Plan, Refusals, Scene, Task, Until, Wish, place};
+use super::place::{Candidate, Me, NoRoute, OVERHEAD_BYTES, Plan, Refusals, Scene, Task, Until, Wish, place};
 
 /// How long a node may say nothing while it gets ready, milliseconds. Loading says how far it is
 /// several times a second.
@@ -44,6 +44,18 @@ pub struct Want {
     pub wish: Wish,
     /// This node's part in it.
     pub me: Me,
+}
+
+impl Want {
+    /// Whether this node alone can compute all of it, and nobody wants it split.
+    pub fn fits_here(&self) -> bool {
+        let (manifest, wish) = (&self.manifest, &self.wish);
+        let positions = u64::from(wish.positions) * u64::from(wish.sequences);
+        let caches = manifest.kv_bytes(manifest.all()).saturating_mul(positions);
+        let weights = manifest.work(manifest.all()).memory + manifest.ends_work().memory;
+        let all = weights.saturating_add(caches).saturating_add(OVERHEAD_BYTES);
+        wish.stages_min == 0 && all <= self.me.memory_bytes
+    }
 }
 
 /// What happens.
@@ -446,6 +458,10 @@ impl Hive {
             Leg { halves: stage.halves, nodes: nodes.iter().map(|node| self.hop(*node)).collect() }
         });
         let (front, legs) = (plan.front, legs.collect());
+        // What this node has loaded stays as it is.
+        if let Some(model) = self.models.get_mut(&manifest) {
+            model.want.me.front = Some(front.end);
+        }
         effects.push(Effect::Route { manifest, number, front, legs });
     }
 

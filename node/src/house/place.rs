@@ -50,6 +50,8 @@ pub struct Me {
     pub rates: Rates,
     /// Whether the model's file is here.
     pub whole: bool,
+    /// What it holds of the model already, from the first half-block on, and will not change.
+    pub front: Option<u32>,
 }
 
 /// Another node.
@@ -178,7 +180,7 @@ pub fn place(task: &Task, scene: &Scene) -> Result<Plan, NoRoute> {
     let alone = simple[..2].iter().flatten().min_by_key(|route| route.score).cloned();
     let split = simple[2].clone();
     let route = match task.wish.cuts {
-        Cuts::AlphaBeta => alpha_beta::weave(&case, 2),
+        Cuts::AlphaBeta => alpha_beta::weave(&case, scene.me.front.unwrap_or(2)),
         Cuts::Layers | Cuts::Halves => {
             few(&case, &simple, task.wish.stages_min).or_else(|| many(&case, over))
         }
@@ -205,8 +207,8 @@ fn many(case: &Case, over: impl Fn(usize) -> Option<Route>) -> Option<Route> {
     let contiguous = (fewest..=STAGES_MAX).find_map(|count| over(count as usize));
     contiguous.or_else(|| {
         let fits = |end: &u32| case.sums.both(Halves { start: 0, end: *end }) <= case.front_room();
-        let front_end = (2..case.sums.end()).step_by(2).take_while(fits).last()?;
-        alpha_beta::weave(case, front_end)
+        let largest = || (2..case.sums.end()).step_by(2).take_while(fits).last();
+        alpha_beta::weave(case, case.scene.me.front.or_else(largest)?)
     })
 }
 

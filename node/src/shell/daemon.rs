@@ -13,18 +13,25 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use tokio::net::TcpListener;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
+
+use wire::Halves;
 
 use super::Usage;
 use super::args::Up;
+use super::engine::road::Inbox;
+use super::hive::HiveNode;
 use super::http::{Api, Guard, Key, Ring, Server, router};
 use super::library;
 use super::line::Line;
 use super::settings::{Secret, Settings};
-use super::worker::{self, Files, Phase, Serving};
+use super::weights;
+use super::worker::{self, Far, Files, Phase, Serving, Source};
 
 /// How long connections get to deliver their last bytes after their answers were cut off.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// How often whoever asks is told anew why there is no route yet.
+const LOOK_AT_ROUTE: Duration = Duration::from_millis(500);
 /// Threads that speak HTTP. They wait most of the time; the processor is the model's.
 const HTTP_THREADS: usize = 2;
 
@@ -36,7 +43,13 @@ pub fn up(flags: &Up, settings: Settings) -> Result<ExitCode> {
     }
     let addresses = addresses(&settings.api)?;
     let guard = guard(&addresses, &settings)?;
-    let mut models = vec![library::find(settings.model.as_deref(), &settings.models_dirs)?];
+    let mut models = Vec::new();
+    match library::find(settings.model.as_deref(), &settings.models_dirs) {
+        Ok(path) => models.push(path),
+        // A node may be there for others alone.
+        Err(_) if settings.model.is_none() && settings.is_in_hive() => {}
+        Err(error) => return Err(error.into()),
+    }
     for also in &settings.also {
         models.push(library::find(Some(also), &settings.models_dirs)?);
     }
@@ -49,7 +62,7 @@ pub fn up(flags: &Up, settings: Settings) -> Result<ExitCode> {
         .build()
         .context("cannot start the threads that speak HTTP")?;
     let outcome =
-        runtime.block_on(run(flags, settings, &addresses, guard, Files { models, draft }));
+        runtime.block_on(run(flags, settings, &addresses, guard, Paths { models, draft }));
     // Work that is still under way is nobody's any more.
     runtime.shutdown_background();
     outcome
@@ -85,12 +98,18 @@ fn guard(addresses: &[SocketAddr], settings: &Settings) -> Result<Guard> {
     Ok(guard)
 }
 
+/// The files of models.
+struct Paths {
+    models: Vec<PathBuf>,
+    draft: Option<PathBuf>,
+}
+
 async fn run(
     flags: &Up,
     settings: Settings,
     addresses: &[SocketAddr],
     guard: Guard,
-    files: Files,
+    files: Paths,
 ) -> Result<ExitCode> {
     let mut signals = Signals::new()?;
     let listener = TcpListener::bind(addresses)
@@ -106,7 +125,9 @@ async fn run(
     let line = Line::new(settings.queue, settings.parallel * files.models.len());
     let (phase, phases) = watch::channel(Phase::Loading { done: 0, whole: 0 });
     let drain = Duration::from_secs(settings.drain_seconds);
-    let mut end = worker::start(files, settings.clone(), line.clone(), phase)?;
+    let hive = settings.is_in_hive().then(|| HiveNode::start(&settings)).transpose()?;
+    let starting = start(files, settings.clone(), line.clone(), phase, hive.clone());
+    let mut end = tokio::spawn(starting);
     let alive = Duration::from_millis(settings.keep_alive_ms);
     let api = Api::new(line.clone(), phases.clone(), guard, alive);
     let open = api.connections();
@@ -127,11 +148,68 @@ async fn run(
     if let Some(error) = failure {
         return Err(error);
     }
-    stop(server, &line, drain, &mut signals).await
+    let code = stop(server, &line, drain, &mut signals).await;
+    if let Some(hive) = hive {
+        hive.stop().await;
+    }
+    code
+}
+
+/// Finds out where the models come from and lets the worker compute, to its end.
+async fn start(
+    files: Paths,
+    settings: Settings,
+    line: Arc<Line>,
+    phase: watch::Sender<Phase>,
+    hive: Option<HiveNode>,
+) -> Result<()> {
+    let mut models = Vec::new();
+    for (n, path) in files.models.into_iter().enumerate() {
+        models.push(match hive.as_ref().filter(|_| n == 0) {
+            Some(hive) => source(hive, path, &settings, &line, &phase).await?,
+            None => Source::File(path),
+        });
+    }
+    let end = worker::start(Files { models, draft: files.draft }, settings, line, phase)?;
+    end.await.unwrap_or_else(|_| Err(anyhow!("the thread that computes is gone")))
+}
+
+/// Whether a model is computed here or over the hive; in the latter case, once there is a route.
+async fn source(
+    hive: &HiveNode,
+    path: PathBuf,
+    settings: &Settings,
+    line: &Arc<Line>,
+    phase: &watch::Sender<Phase>,
+) -> Result<Source> {
+    let of = path.clone();
+    let manifest = tokio::task::spawn_blocking(move || weights::manifest(&of)).await??;
+    let manifest = Arc::new(manifest);
+    hive.know(manifest.clone(), path.clone());
+    let want = hive.wish(&manifest, settings);
+    if want.fits_here() {
+        tracing::info!("all of the model fits here, so it is not split");
+        return Ok(Source::File(path));
+    }
+    let ringing = line.clone();
+    let inbox = Inbox::new(move || ringing.ring());
+    let road = hive.want(want, inbox.clone()).await;
+    let route = hive.hub.front(manifest.id());
+    tokio::pin!(route);
+    let front = loop {
+        let why = road.route().err().unwrap_or_default();
+        phase.send_replace(Phase::Waiting(why));
+        tokio::select! {
+            front = &mut route => break front.context("the hive is gone")?,
+            () = tokio::time::sleep(LOOK_AT_ROUTE) => {}
+        }
+    };
+    let page_secret = hive.page_secret();
+    Ok(Source::Far(Box::new(Far { path, front, road, inbox, page_secret })))
 }
 
 /// Why the worker ended while the node was meant to go on.
-fn why(ended: Result<Result<()>, oneshot::error::RecvError>) -> anyhow::Error {
+fn why(ended: Result<Result<()>, tokio::task::JoinError>) -> anyhow::Error {
     match ended {
         Ok(Err(error)) => error,
         Ok(Ok(())) | Err(_) => anyhow!("the thread that computes ended by itself"),
@@ -171,10 +249,13 @@ async fn announce(mut phases: watch::Receiver<Phase>, settings: Settings, addres
     let ready = |phase: &Phase| matches!(phase, Phase::Ready(_));
     let Ok(phase) = phases.wait_for(ready).await.map(|phase| phase.clone()) else { return };
     let Phase::Ready(served) = phase else { return };
-    for also in &served.models[1..] {
+    for also in served.models.iter().skip(1) {
         tracing::info!(model = also.speaker.name(), context = also.context, "is served, too");
     }
-    let line = readiness(&served.models[0], &settings, address);
+    let line = match served.models.first() {
+        Some(first) => readiness(first, &settings, address),
+        None => format!("no model of its own, computing for others, listening on http://{address}"),
+    };
     // Who started us may have closed our stdout; that is no reason to stop.
     let _ = writeln!(std::io::stdout(), "{line}");
     let _ = std::io::stdout().flush();
@@ -183,8 +264,12 @@ async fn announce(mut phases: watch::Receiver<Phase>, settings: Settings, addres
 /// What computes which model, with how much context, and where it listens.
 fn readiness(serving: &Serving, settings: &Settings, address: SocketAddr) -> String {
     let summary = serving.speaker.model().summary();
+    let split = match &serving.road {
+        Some(_) => format!(", layers {} here", Halves::new(0, summary.part.halves.end)),
+        None => String::new(),
+    };
     format!(
-        "{} ({}, {} layers) on cpu with {} kernels and {} threads, context {}, \
+        "{} ({}, {} layers{split}) on cpu with {} kernels and {} threads, context {}, \
          listening on http://{address}",
         serving.speaker.name(),
         summary.architecture,

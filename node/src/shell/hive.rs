@@ -142,7 +142,7 @@ impl HiveNode {
         };
         let own = settings.own_mb.map(|mb| mb.saturating_mul(1_000_000));
         let memory_bytes = own.or_else(machine::memory_available).unwrap_or(u64::MAX / 4);
-        let me = Me { node: self.me, memory_bytes, rates: self.rates, whole: true };
+        let me = Me { node: self.me, memory_bytes, rates: self.rates, whole: true, front: None };
         Want { manifest: manifest.clone(), wish, me }
     }
 

@@ -148,6 +148,16 @@ impl Speaker {
         settings: &Settings,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError> {
+        Self::load_part(path, settings, None, progress)
+    }
+
+    /// As [`Speaker::load`], of a part of the model that has both ends; `None` for all of it.
+    pub fn load_part(
+        path: &Path,
+        settings: &Settings,
+        part: Option<Part>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, LoadError> {
         let options =
             LoadOptions { threads: settings.threads, kernels: settings.kernels.into(), part };
         Ok(Self::of(Model::load(path, &options, progress)?, path))

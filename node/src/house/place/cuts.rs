@@ -63,7 +63,8 @@ pub(super) fn front(case: &Case, marks: &[u32]) -> Level {
     let mut cost = costs(case, marks, case.scene.me.rates);
     for (mark, cost) in marks.iter().zip(&mut cost) {
         let halves = Halves { start: 0, end: *mark };
-        if *mark < 2 || case.sums.both(halves) > case.front_room() {
+        let fixed = case.scene.me.front.is_some_and(|end| end != *mark);
+        if *mark < 2 || fixed || case.sums.both(halves) > case.front_room() {
             *cost = NEVER;
         }
     }

@@ -75,7 +75,7 @@ impl World {
     /// This node with `own_mb`, and others that offer so much.
     fn of(own_mb: u64, others: &[u32]) -> Self {
         let rates = Rates { int8_gops: 400, read_mb_s: 10_000 };
-        let me = Me { node: id(0), memory_bytes: own_mb * MB, rates, whole: true };
+        let me = Me { node: id(0), memory_bytes: own_mb * MB, rates, whole: true, front: None };
         let each = others.iter().zip(1..);
         let others = each.map(|(mb, n)| (id(n), offer(*mb), believed())).collect();
         Self { me, others, rtt_us: 1000, refusals: Refusals::default() }

@@ -440,23 +440,22 @@ impl Running {
         let (lanes, own) = (self.parts.lanes.clone(), self.own.clone());
         self.parts.lanes.spawn(async move {
             let who = node.node();
-            let tell = async |input| {
-                if let Some(own) = own.upgrade() {
-                    let _ = own.send(Order::Heard(Box::new(input))).await;
-                }
-            };
             let prepare = Prepare { manifest: manifest.0.to_vec(), halves: Some(halves), sources };
-            match get_ready(&lanes, &node, prepare, &tell).await {
-                Ok(None) => {}
-                Ok(Some(why)) => {
-                    tell(Input::Unprepared { node: who, manifest, halves, why, refused: true }).await;
-                }
-                Err(error) => {
-                    let why = format!("{error:#}");
-                    tell(Input::Unprepared { node: who, manifest, halves, why, refused: false }).await;
-                }
-            }
+            let (why, refused) = match get_ready(&lanes, &node, prepare, &own).await {
+                Ok(None) => return,
+                Ok(Some(why)) => (why, true),
+                Err(error) => (format!("{error:#}"), false),
+            };
+            tell(&own, Input::Unprepared { node: who, manifest, halves, why, refused }).await;
         });
+    }
+}
+
+/// Tells the hub what came of a task.
+async fn tell(own: &mpsc::WeakSender<Order>, input: Input) {
+    if let Some(own) = own.upgrade() {
+        // It may be stopping.
+        let _ = own.send(Order::Heard(Box::new(input))).await;
     }
 }
 
@@ -465,7 +464,7 @@ async fn get_ready(
     lanes: &Lanes,
     node: &Hop,
     prepare: Prepare,
-    tell: &impl AsyncFn(Input),
+    own: &mpsc::WeakSender<Order>,
 ) -> anyhow::Result<Option<String>> {
     let (who, halves) = (node.node(), prepare.halves.expect("it is said"));
     let manifest = ManifestId::from_slice(&prepare.manifest).expect("it is an id");
@@ -480,7 +479,8 @@ async fn get_ready(
         match post::read(&frame)? {
             Say::Prepared(at) => {
                 let (done, whole, ready) = (at.done, at.whole, at.ready);
-                tell(Input::Prepared { node: who, manifest, halves, done, whole, ready }).await;
+                let input = Input::Prepared { node: who, manifest, halves, done, whole, ready };
+                tell(own, input).await;
                 if ready {
                     return Ok(None);
                 }
