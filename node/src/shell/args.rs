@@ -251,6 +251,9 @@ pub struct HiveFlags {
     /// Address for rows of models, UDP [default: the port after that of --listen]
     #[arg(long, value_name = "HOST:PORT")]
     pub lanes: Option<String>,
+    /// Address at which others reach --lanes, where it is another, as with a forwarded port
+    #[arg(long, value_name = "HOST:PORT")]
+    pub lanes_at: Option<String>,
     /// Folder of what the node must remember: its key and its peers [default: cadencia/state in the
     /// user's data folder]
     #[arg(long, value_name = "DIR")]
@@ -282,6 +285,7 @@ impl HiveFlags {
             join: given(&self.join),
             listen: self.listen.clone(),
             lanes: self.lanes.clone(),
+            lanes_at: self.lanes_at.clone(),
             state_dir: self.state_dir.clone(),
             lend_mb: self.lend_mb,
             own_mb: self.own_mb,

@@ -180,6 +180,8 @@ pub struct Layer {
     pub listen: Option<String>,
     /// Where its lanes listen, `HOST:PORT`.
     pub lanes: Option<String>,
+    /// Where others reach its lanes, if that is elsewhere: `HOST:PORT`.
+    pub lanes_at: Option<String>,
     /// Folder of what the node must remember.
     pub state_dir: Option<PathBuf>,
     /// Memory lent to other nodes, megabytes.
@@ -263,6 +265,7 @@ impl Layer {
             join: list("CADENCIA_JOIN", &text),
             listen: text("CADENCIA_LISTEN"),
             lanes: text("CADENCIA_LANES"),
+            lanes_at: text("CADENCIA_LANES_AT"),
             state_dir: text("CADENCIA_STATE_DIR").map(PathBuf::from),
             lend_mb: number("CADENCIA_LEND_MB", &text)?,
             own_mb: number("CADENCIA_OWN_MB", &text)?,
@@ -306,6 +309,7 @@ impl Layer {
             join: self.join.or(under.join),
             listen: self.listen.or(under.listen),
             lanes: self.lanes.or(under.lanes),
+            lanes_at: self.lanes_at.or(under.lanes_at),
             state_dir: self.state_dir.or(under.state_dir),
             lend_mb: self.lend_mb.or(under.lend_mb),
             own_mb: self.own_mb.or(under.own_mb),
@@ -411,6 +415,8 @@ pub struct Settings {
     pub listen: Option<String>,
     /// Where its lanes listen; `None` for the port after that of `listen`.
     pub lanes: Option<String>,
+    /// Where others reach its lanes, if that is elsewhere, as behind a port that is forwarded.
+    pub lanes_at: Option<String>,
     /// Folder of what the node must remember: its key, its peers.
     pub state_dir: PathBuf,
     /// Memory lent to other nodes, megabytes; `None` for half of what is free.
@@ -460,6 +466,7 @@ impl Settings {
             join: top.join.unwrap_or_default(),
             listen: top.listen,
             lanes: top.lanes,
+            lanes_at: top.lanes_at,
             state_dir: top.state_dir.unwrap_or_else(|| models_dir.with_file_name("state")),
             lend_mb: top.lend_mb,
             own_mb: top.own_mb,
@@ -503,6 +510,7 @@ impl Settings {
             join: Some(self.join.clone()),
             listen: self.listen.clone(),
             lanes: self.lanes.clone(),
+            lanes_at: self.lanes_at.clone(),
             state_dir: Some(self.state_dir.clone()),
             lend_mb: self.lend_mb,
             own_mb: self.own_mb,
