@@ -31,7 +31,7 @@ impl Member {
 
     /// The same with the home of an earlier one.
     pub fn start_in(home: TempDir, flags: &[&str]) -> Self {
-        let state = home.path().join("state");
+        let state = home.find().join("state");
         let mut command = cadencia(&home);
         command.args(["up", "--api", "127.0.0.1:0", "--mdns", "false", "--threads", "1"]);
         command.args(["--state-dir", state.to_str().unwrap()]);
@@ -159,12 +159,13 @@ impl Hive {
 
 /// SmolLM2's file; `None` where it could not be fetched.
 pub fn smollm2() -> Option<PathBuf> {
-    Real::SmolLm2.path()
+    Real::SmolLm2.find()
 }
 
 /// A text of `words` words that does not repeat itself.
 pub fn text(words: usize) -> String {
-    let subjects = ["The keeper", "A sailor", "My neighbour", "The old fox", "Nobody", "Her sister"];
+    let subjects =
+        ["The keeper", "A sailor", "My neighbour", "The old fox", "Nobody", "Her sister"];
     let verbs = ["counted", "painted", "forgot", "followed", "sold", "remembered", "feared"];
     let objects = ["the lamps", "a red boat", "seven letters", "the north wind", "his own name"];
     let mut all = String::new();
