@@ -159,7 +159,7 @@ impl Hive {
 
 /// SmolLM2's file; `None` where it could not be fetched.
 pub fn smollm2() -> Option<PathBuf> {
-    Real::SmolLm2.path()
+    Real::SmolLm2.find()
 }
 
 /// A text of `words` words that does not repeat itself.
