@@ -3,7 +3,7 @@
 //! [`HiveNode::start`] binds both planes and starts what serves them. [`HiveNode::want`] has a model
 //! computed over the hive; its sequences go over the road that is returned.
 
-mod desk;
+pub mod desk;
 pub mod hub;
 mod outlet;
 mod post;
@@ -138,6 +138,7 @@ impl HiveNode {
             positions,
             sequences: 1,
             stages_min: settings.stages,
+            layers_max: settings.stage_layers,
             replicas: settings.replicate,
             spares: settings.spares,
             prompt: PROMPT_USUAL,
