@@ -176,6 +176,11 @@ impl HiveNode {
         self.page_secret
     }
 
+    /// Where other nodes reach it.
+    pub async fn addresses(&self) -> Vec<Multiaddr> {
+        self.swarm.addresses().await.unwrap_or_default()
+    }
+
     /// Tells others that it leaves.
     pub async fn stop(self) {
         if let Err(error) = self.swarm.shutdown().await {

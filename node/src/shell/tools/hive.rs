@@ -89,11 +89,8 @@ impl Local<'_> {
     /// What holds for every node.
     fn every(&self) -> Layer {
         let settings = self.settings;
-        // Unless somebody says so, they share the cores.
-        let threads = match self.flags.model.threads {
-            Some(threads) => threads,
-            None => (settings.threads / self.flags.nodes as usize).max(1),
-        };
+        // Each has all the cores: for one answer they compute in turns.
+        let threads = settings.threads;
         Layer {
             models_dirs: Some(settings.models_dirs.clone()),
             threads: Some(threads),
