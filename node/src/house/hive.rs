@@ -7,6 +7,8 @@
 //! **Invariant:** a route is only given out when each of its stages has said that it is ready. A node
 //! that failed is in no plan until it has both waited and proven that it lives.
 
+mod stand;
+
 use std::collections::BTreeMap;
 
 use crdt_world::Offers;
@@ -18,6 +20,8 @@ use super::lane::Leg;
 use super::place::{
     Candidate, Me, NoRoute, OVERHEAD_BYTES, Plan, Refusals, Scene, Task, Until, Wish, place,
 };
+
+pub use stand::Stand;
 
 /// How long a node may say nothing while it gets ready, milliseconds. Loading says how far it is
 /// several times a second.
@@ -136,6 +140,8 @@ pub enum Effect {
         front: Halves,
         /// The stages.
         legs: Vec<Leg>,
+        /// Who computes what, in short.
+        words: String,
     },
     /// There is no way for a model.
     NoRoute {
@@ -148,22 +154,6 @@ pub enum Effect {
     Say(String),
     /// Look again at this time.
     Wake(Millis),
-}
-
-/// How far the route of a model is, for people.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stand {
-    /// There is none, because of this.
-    None(String),
-    /// Stages get ready.
-    Preparing {
-        /// Bytes that are there.
-        done: u64,
-        /// Bytes in all.
-        whole: u64,
-    },
-    /// It is used.
-    Used(Box<Plan>),
 }
 
 /// Nodes and routes.
@@ -198,6 +188,7 @@ struct Model {
 #[derive(Debug)]
 struct Preparing {
     plan: Plan,
+    begun: Millis,
     parts: BTreeMap<(NodeId, Halves), Progress>,
 }
 
@@ -230,7 +221,7 @@ impl Hive {
     }
 
     /// How far the route of a model is.
-    pub fn stand(&self, manifest: ManifestId) -> Option<Stand> {
+    pub fn stand(&self, now: Millis, manifest: ManifestId) -> Option<Stand> {
         let model = self.models.get(&manifest)?;
         Some(match (&model.used, &model.next) {
             (Some(plan), _) => Stand::Used(Box::new(plan.clone())),
@@ -238,7 +229,7 @@ impl Hive {
                 let needed = next.parts.values().filter(|part| !part.spare);
                 let (done, whole) =
                     needed.fold((0, 0), |(d, w), part| (d + part.done, w + part.whole));
-                Stand::Preparing { done, whole }
+                Stand::preparing(done, whole, now.since(next.begun))
             }
             (None, None) => Stand::None(model.why.clone()),
         })
@@ -386,7 +377,10 @@ impl Hive {
         let ready = heard.ready;
         if let Some(next) = &mut model.next {
             let Some(part) = next.parts.get_mut(&(node, halves)) else { return };
-            *part = Progress { spare: part.spare, ..heard };
+            // One that is ready may say how much that was, or not.
+            let whole = if ready { part.whole } else { heard.whole };
+            let done = if ready { whole } else { heard.done };
+            *part = Progress { done, whole, spare: part.spare, ..heard };
             if next.parts.values().all(|part| part.ready || part.spare) {
                 let spares = next.parts.iter().filter(|(_, part)| !part.ready).map(|(key, _)| *key);
                 let spares: Vec<_> = spares.collect();
@@ -476,12 +470,12 @@ impl Hive {
             let nodes = [&[stage.node][..], &stage.twins, &stage.spares].concat();
             Leg { halves: stage.halves, nodes: nodes.iter().map(|node| self.hop(*node)).collect() }
         });
-        let (front, legs) = (plan.front, legs.collect());
+        let (front, legs, words) = (plan.front, legs.collect(), plan.words());
         // What this node has loaded stays as it is.
         if let Some(model) = self.models.get_mut(&manifest) {
             model.want.me.front = Some(front.end);
         }
-        effects.push(Effect::Route { manifest, number, front, legs });
+        effects.push(Effect::Route { manifest, number, front, legs, words });
     }
 
     fn hop(&self, node: NodeId) -> Hop {
@@ -545,7 +539,7 @@ impl Hive {
         }
         effects.push(Effect::Say(format!("a route is being made ready: {}", plan.why)));
         let model = self.models.get_mut(&id).expect("it was just there");
-        model.next = Some(Preparing { plan, parts });
+        model.next = Some(Preparing { plan, begun: now, parts });
         model.look = now.plus(RETRY_EVERY);
     }
 

@@ -149,7 +149,7 @@ async fn run(
     let starting = start(files, settings.clone(), line.clone(), phase, hive.clone());
     let mut end = tokio::spawn(starting);
     let alive = Duration::from_millis(settings.keep_alive_ms);
-    let api = Api::new(line.clone(), phases.clone(), guard, alive);
+    let api = Api::new(line.clone(), phases.clone(), guard, hive.clone(), alive);
     let open = api.connections();
     let server = Server::new(listener, router(api), open);
     let announcing = tokio::spawn(announce(phases, settings, address));
@@ -354,7 +354,7 @@ impl Drop for Told {
 async fn reachable(hive: &HiveNode) -> Result<String> {
     let end = tokio::time::Instant::now() + LISTENING_WITHIN;
     loop {
-        let addresses = hive.addresses().await;
+        let addresses = hive.hub.look().await.map_or(Vec::new(), |view| view.addresses);
         if !addresses.is_empty() {
             return Ok(addresses.iter().map(|at| format!("{at}/p2p/{}\n", hive.me)).collect());
         }

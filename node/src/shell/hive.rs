@@ -6,6 +6,7 @@
 pub mod desk;
 pub mod hub;
 mod outlet;
+pub mod planning;
 mod post;
 pub mod road;
 mod stages;
@@ -58,6 +59,7 @@ pub struct HiveNode {
     lender: Arc<Lender>,
     reports: mpsc::UnboundedSender<Report>,
     page_secret: [u8; 32],
+    settings: Arc<Settings>,
 }
 
 impl std::fmt::Debug for HiveNode {
@@ -122,7 +124,17 @@ impl HiveNode {
         let mut page_secret = [0; 32];
         getrandom::fill(&mut page_secret).map_err(identity::IdentityError::Dice)?;
         let me = key.id();
-        Ok(Self { me, hub, rates, lanes, swarm, lender, reports, page_secret })
+        Ok(Self {
+            me,
+            hub,
+            rates,
+            lanes,
+            swarm,
+            lender,
+            reports,
+            page_secret,
+            settings: Arc::new(settings.clone()),
+        })
     }
 
     /// A model's files are here: parts of it can be lent at once.

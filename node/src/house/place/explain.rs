@@ -9,6 +9,8 @@ use super::{Cuts, Found, mb};
 
 /// Lines of stages before those of one node are told in one.
 const LINES_MAX: usize = 16;
+/// Stages that are named where there is little room.
+const NAMED_MAX: usize = 12;
 
 impl Plan {
     /// Lines of text: a table of who computes what, then what it takes and why.
@@ -31,6 +33,22 @@ impl Plan {
         }
         lines.push(self.why.clone());
         lines
+    }
+
+    /// Who computes what, in a few ASCII letters, as a header has room for.
+    pub fn words(&self) -> String {
+        if self.stages.is_empty() {
+            return "alone; all of the model fits here, so it is not split".to_owned();
+        }
+        let mut words = format!("layers {} here", self.front);
+        for stage in self.stages.iter().take(NAMED_MAX) {
+            words.push_str(&format!("; {} at {}", stage.halves, stage.node.short()));
+        }
+        match self.stages.len().saturating_sub(NAMED_MAX) {
+            0 => {}
+            more => words.push_str(&format!("; and {more} more stages")),
+        }
+        words
     }
 
     /// One line a node, for a route of many short ranges.

@@ -113,6 +113,11 @@ impl Lender {
         self.locals().get(&id).map(|local| local.manifest.clone())
     }
 
+    /// All models whose files are here.
+    pub fn known(&self) -> Vec<Local> {
+        self.locals().values().cloned().collect()
+    }
+
     /// Ids of models whose files are here.
     pub fn files(&self) -> Vec<ManifestId> {
         self.locals().keys().copied().collect()
@@ -136,6 +141,11 @@ impl Lender {
             }
         });
         each.collect()
+    }
+
+    /// Memory that is lent at most, bytes.
+    pub fn bytes(&self) -> u64 {
+        self.means.bytes
     }
 
     /// Memory that may still be lent, bytes: that of parts nobody uses counts as free.

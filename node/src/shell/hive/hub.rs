@@ -65,12 +65,29 @@ pub struct View {
     pub peers: Vec<PeerInfo>,
     /// What others offer.
     pub offers: Vec<(NodeId, Offer)>,
-    /// What this node lends.
+    /// Where its lanes can be dialled.
+    pub lanes: Vec<Address>,
+    /// Memory that it lends, bytes.
+    pub lent_max: u64,
+    /// Memory that is not lent yet, or to nobody who uses it, bytes.
+    pub lent_free: u64,
+    /// What it lends.
     pub held: Vec<wire::Held>,
     /// Sequences of others here.
     pub seats: u64,
     /// Models that are computed over the hive.
-    pub models: Vec<(String, Stand)>,
+    pub models: Vec<ModelView>,
+    /// What models that are known here are called.
+    pub names: Vec<(ManifestId, String)>,
+}
+
+/// How far a model is that is computed over the hive.
+#[derive(Debug, Clone)]
+pub struct ModelView {
+    /// Its name.
+    pub name: String,
+    /// How far its route is.
+    pub stand: Stand,
 }
 
 /// What the hub works with.
@@ -223,18 +240,24 @@ impl Running {
     }
 
     async fn view(&self) -> View {
+        let now = Millis(unix_now_ms());
+        let known = self.parts.lender.known();
         let offers = self.hive.offers().iter();
         let model = |(id, (_, name, _)): (&ManifestId, &(Arc<HiveRoad>, String, usize))| {
-            Some((name.clone(), self.hive.stand(*id)?))
+            Some(ModelView { name: name.clone(), stand: self.hive.stand(now, *id)? })
         };
         View {
             me: self.parts.key.id(),
             addresses: self.parts.swarm.addresses().await.unwrap_or_default(),
             peers: self.parts.swarm.peers().await.unwrap_or_default(),
             offers: offers.map(|(node, offer)| (node, offer.content().clone())).collect(),
+            lanes: self.lanes_at.clone(),
+            lent_max: self.parts.lender.bytes(),
+            lent_free: self.parts.lender.free(),
             held: self.parts.lender.held(),
             seats: self.parts.stats.seats.load(std::sync::atomic::Ordering::Relaxed),
             models: self.roads.iter().filter_map(model).collect(),
+            names: known.iter().map(|it| (it.manifest.id(), it.manifest.name.clone())).collect(),
         }
     }
 
@@ -410,12 +433,13 @@ impl Running {
                 Effect::Prepare { node, manifest, halves, sources } => {
                     self.prepare(node, manifest, halves, sources);
                 }
-                Effect::Route { manifest, number, front, legs } => {
+                Effect::Route { manifest, number, front, legs, words } => {
                     let Some((road, _, width)) = self.roads.get(&manifest) else { continue };
                     road.set_route(Ok(Arc::new(Route {
                         number,
                         manifest: manifest.0.to_vec(),
                         legs,
+                        words,
                         row_bytes: row_bytes(*width),
                         replication: self.parts.replication,
                     })));
@@ -434,6 +458,18 @@ impl Running {
                     let ms = at.since(Millis(unix_now_ms()));
                     self.wake = Some(Instant::now() + Duration::from_millis(ms));
                 }
+            }
+        }
+        self.tell_how_far();
+    }
+
+    /// Whoever asks for a model without a route hears how far it is.
+    fn tell_how_far(&self) {
+        let now = Millis(unix_now_ms());
+        for (id, (road, ..)) in &self.roads {
+            let why = self.hive.stand(now, *id).and_then(|stand| stand.why_not());
+            if let (Some(why), Err(_)) = (why, road.route()) {
+                road.set_route(Err(why));
             }
         }
     }

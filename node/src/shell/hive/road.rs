@@ -33,6 +33,8 @@ pub struct Route {
     pub manifest: Vec<u8>,
     /// The stages.
     pub legs: Vec<Leg>,
+    /// Who computes what, in short and in ASCII.
+    pub words: String,
     /// Bytes of a row.
     pub row_bytes: usize,
     /// What those beside the first of each leg do.

@@ -17,7 +17,6 @@ use crate::shell::ask::{Heard, Outcome};
 use crate::shell::line::Event;
 use crate::shell::speaker::unix_now;
 
-use super::Api;
 use super::access::{Access, Asked, random};
 use super::body;
 use super::choice::{Choice, Delta};
@@ -28,6 +27,7 @@ use super::metrics::Operation;
 use super::prepare::{Target, prepare};
 use super::reply::{Answered, Reply, Route, SSE_DONE, server_timing, sse, sse_alive, together};
 use super::wanted::{Delivery, Wanted};
+use super::{Api, hive};
 
 /// How long a request may wait for its turn. Its client has long given up by then.
 const TURN_TIME_MAX: Duration = Duration::from_secs(600);
@@ -70,10 +70,12 @@ pub async fn respond(api: &Api, route: Route, request: Request) -> Result<Respon
     let mut talk = Talking::new(group, prepared.choices, access.clone());
     talk.begin().await?;
     access.queued(joined.elapsed());
-    match delivery {
-        Delivery::Whole => whole(talk, &reply).await,
-        Delivery::Stream | Delivery::StreamWithUsage => Ok(streamed(talk, reply, api.alive)),
-    }
+    let mut response = match delivery {
+        Delivery::Whole => whole(talk, &reply).await?,
+        Delivery::Stream | Delivery::StreamWithUsage => streamed(talk, reply, api.alive),
+    };
+    hive::route(api, &target.serving, &mut response);
+    Ok(response)
 }
 
 /// The answers to one request while they grow. Dropping it gives up those that are not complete.
