@@ -1,10 +1,11 @@
 //! What it costs to take a token through a model in parts, beside a step of the whole, where nothing
 //! lies between the parts: `cargo run --release -p compute --example parts-speed -- FILE [THREADS]`
 //!
-//! Both run in turns, so that whatever else the machine does falls on both alike.
+//! Both run in turns, so that whatever else the machine does falls on both alike. With one thread on
+//! Linux its time on a processor is told, which others do not lengthen; else the time that passed.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use compute::blueprint::Blueprint;
@@ -36,8 +37,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let rest = load(Some(Part { halves: cuts[0]..halves, ends: Ends::Elsewhere }))?;
     let (mut steps, mut routes) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        steps.push(by_steps(&whole)?);
-        routes.push(by_parts(&begin, &rest, cuts, halves)?);
+        let clock = if threads == 1 { on_processor } else { passed };
+        steps.push(time(clock, &mut || by_steps(&whole))?);
+        routes.push(time(clock, &mut || by_parts(&begin, &rest, cuts, halves))?);
     }
     let middle = |times: &mut Vec<Duration>| {
         times.sort();
@@ -55,27 +57,44 @@ fn token(n: usize) -> u32 {
     1 + (n as u32 * 37) % 200
 }
 
-fn by_steps(model: &Arc<Model>) -> Result<Duration, Box<dyn std::error::Error>> {
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+fn time(
+    clock: fn() -> Duration,
+    work: &mut dyn FnMut() -> Outcome,
+) -> Result<Duration, Box<dyn std::error::Error>> {
+    let start = clock();
+    work()?;
+    Ok(clock() - start)
+}
+
+/// Time since this was first asked.
+fn passed() -> Duration {
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed()
+}
+
+/// This thread's time on a processor, or [`passed`] where the system does not tell it.
+fn on_processor() -> Duration {
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = told.split(' ').next().and_then(|n| n.parse().ok());
+    nanos.map_or_else(passed, Duration::from_nanos)
+}
+
+fn by_steps(model: &Arc<Model>) -> Outcome {
     let mut session = model.session(TOKENS);
-    let start = Instant::now();
     for n in 0..TOKENS {
         let tokens = &[token(n)];
         let feed = Feed { session: &mut session, tokens, wanted: Wanted::Last };
         step(&mut [feed], &mut |rows| assert!(rows.numbers[0].is_finite()))?;
     }
-    Ok(start.elapsed())
+    Ok(())
 }
 
-fn by_parts(
-    begin: &Arc<Model>,
-    rest: &Arc<Model>,
-    cuts: [usize; 2],
-    halves: usize,
-) -> Result<Duration, Box<dyn std::error::Error>> {
+fn by_parts(begin: &Arc<Model>, rest: &Arc<Model>, cuts: [usize; 2], halves: usize) -> Outcome {
     let mut session = begin.session(TOKENS);
     let mut stages = [rest.stage(cuts[0]..cuts[1], TOKENS), rest.stage(cuts[1]..halves, TOKENS)];
     let (width, mut bytes) = (begin.summary().width, Vec::new());
-    let start = Instant::now();
     for n in 0..TOKENS {
         let tokens = &[token(n)];
         let feed = Feed { session: &mut session, tokens, wanted: Wanted::Last };
@@ -89,5 +108,5 @@ fn by_parts(
         let returned = Returned { rows: rows.view(), wanted: Wanted::Last };
         begin.heads(&[returned], &mut |rows| assert!(rows.numbers[0].is_finite()))?;
     }
-    Ok(start.elapsed())
+    Ok(())
 }

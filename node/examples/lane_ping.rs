@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
+use cadencia::lanes::{Config, Incoming, Lanes, Link, Pipe};
 use libp2p::identity::Keypair;
-use node::lanes::{Config, Incoming, Lanes, Link, Pipe};
 
 /// A token of a small model, of a large one, and a chunk of prefill.
 const SIZES: [(usize, usize); 3] = [(1_170, 20_000), (8_300, 10_000), (1 << 20, 300)];
@@ -35,14 +35,11 @@ fn serve() -> Result<()> {
     println!("{} {}", lanes.id(), lanes.address());
     std::io::stdout().flush()?;
     let work = lanes.spawn(async move {
-        while let Some(Incoming { mut pipe, .. }) = incoming.recv().await {
-            while let Ok(Some(frame)) = pipe.recv().await {
-                if pipe.send(&frame.header, [frame.body]).await.is_err() {
-                    break;
-                }
+        let Some(Incoming { mut pipe, .. }) = incoming.recv().await else { return };
+        while let Ok(Some(frame)) = pipe.recv().await {
+            if pipe.send(&frame.header, [frame.body]).await.is_err() {
+                break;
             }
-            // The only client is gone.
-            break;
         }
     });
     wait(work)

@@ -4,13 +4,16 @@
 mod answer;
 pub mod draft;
 mod fair;
+pub mod fitness;
+pub mod hive;
 pub mod lane;
+pub mod place;
 mod prefix;
 mod schema;
 mod share;
 mod stop;
-pub mod turns;
 pub mod tools;
+pub mod turns;
 
 pub use answer::{Answer, Finish, Piece, Record, Shown};
 pub use fair::{Owner, Queues};

@@ -6,7 +6,9 @@ mod constraint;
 mod daemon;
 mod durable;
 mod engine;
+mod hive;
 mod http;
+mod identity;
 mod keys;
 pub mod lanes;
 mod library;
@@ -18,6 +20,8 @@ mod pull;
 mod settings;
 mod speaker;
 mod stats;
+#[allow(dead_code, unused_imports, reason = "the hive that uses it is being built")]
+mod swarm;
 mod tools;
 mod toy;
 pub mod weights;
@@ -66,6 +70,7 @@ fn dispatch(line: &CommandLine) -> Result<ExitCode> {
     start_log(settings.log.as_deref(), usual)?;
     match &line.command {
         Command::Up(flags) => daemon::up(flags, settings),
+        Command::Hive(flags) => tools::hive(flags, &settings),
         Command::Chat(flags) => tools::chat(flags, &settings),
         Command::Pull(flags) => tools::pull(flags, &settings),
         Command::Keys(flags) => tools::keys(flags, &settings),

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use cadencia_tests::{Real, fixture, tiny_models, token_ids};
 use compute::engine::{
-    Feed, KernelChoice, LoadOptions, Model, PAGE, Session, StepError, Wanted, step,
+    Ends, Feed, KernelChoice, LoadOptions, Model, PAGE, Part, Session, StepError, Wanted, front,
+    step,
 };
 use compute::numeric::block::{BlockVec, GROUP, check};
 
@@ -295,6 +296,34 @@ fn a_real_model_equals_the_definition() {
             let place = first_difference(&found, &defined);
             assert_eq!(place, None, "{}, {kernels:?}: (row, column)", real.file());
         }
+    }
+}
+
+#[test]
+fn a_real_model_in_parts_equals_the_whole() {
+    for real in [Real::SmolLm2, Real::Gemma3] {
+        let Some(path) = real.find() else { continue };
+        let options = |part| LoadOptions { threads: 2, kernels: KernelChoice::Auto, part };
+        let model = load(&path, options(None));
+        let (cut, halves) = (7, model.halves());
+        let part = |halves, ends| load(&path, options(Some(Part { halves, ends })));
+        let begin = part(0..cut, Ends::Here);
+        let rest = part(cut..halves, Ends::Elsewhere);
+        assert!(begin.tokenizer().is_some() && begin.chat_template() == model.chat_template());
+        assert!(rest.tokenizer().is_none() && rest.chat_template().is_none());
+        let apart = begin.summary().weight_bytes + rest.summary().weight_bytes;
+        assert_eq!(apart, model.summary().weight_bytes);
+        let tokens: Vec<u32> = token_ids().into_iter().take(40).collect();
+        let at_once = whole(&model, &tokens);
+        let (mut session, mut stage) = (begin.session(40), rest.stage(cut..halves, 40));
+        let mut found = Rows::new();
+        for piece in [&tokens[..33], &tokens[33..34], &tokens[34..]] {
+            let feed = Feed { session: &mut session, tokens: piece, wanted: Wanted::Each };
+            let mut rows = front(&mut [feed]).unwrap().remove(0);
+            stage.feed(&mut rows).unwrap();
+            begin.logits_of(rows.view(), &mut |_, row| found.push(row.to_vec())).unwrap();
+        }
+        assert_eq!(first_difference(&found, &at_once), None, "{}: (row, column)", real.file());
     }
 }
 

@@ -11,6 +11,7 @@
 //!
 //! **Invariant:** no floats, no maps, no clock. A signature is over the bytes that were received.
 
+mod ask;
 mod codec;
 mod hello;
 mod id;
@@ -20,6 +21,7 @@ mod offer;
 mod place;
 mod signed;
 
+pub use ask::{Answer, OFFERS_MAX, Query, Question};
 pub use codec::{Checked, Malformed, Word, decode, encode};
 pub use hello::{
     Hello, Invite, InviteText, InviteTextError, Membership, MembershipError, NetworkId, PROTOCOL,

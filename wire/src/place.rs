@@ -1,7 +1,7 @@
 //! Where and when: parts of a model, addresses, time.
 
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 
 use prost::Message;

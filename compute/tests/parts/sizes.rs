@@ -1,9 +1,24 @@
 //! What a blueprint says of a part is what loading it takes.
 
+use std::path::Path;
+
 use compute::blueprint::Blueprint;
 use compute::engine::{Ends, Part};
 
 use crate::given::{files, try_load};
+
+fn check(path: &Path, blueprint: &Blueprint, part: Part) {
+    let model = try_load(path, 1 + part.halves.start % 2, Some(part.clone())).unwrap();
+    let summary = model.summary();
+    assert_eq!(summary.part, part);
+    let found = (summary.weight_bytes, summary.kv_bytes_per_token);
+    let said = (blueprint.weight_bytes(&part), blueprint.kv_bytes_per_token(&part.halves));
+    assert_eq!(found, said, "{path:?} {part:?}");
+    assert_eq!(summary.bytes_per_token, summary.weight_bytes);
+    assert_eq!(summary.layers, blueprint.layers);
+    let page = model.pages_of(&part.halves, 1).shape().page_bytes();
+    assert_eq!(page as u64, blueprint.page_bytes(&part.halves), "{path:?} {part:?}");
+}
 
 #[test]
 fn a_blueprint_agrees_with_what_every_part_takes() {
@@ -12,24 +27,8 @@ fn a_blueprint_agrees_with_what_every_part_takes() {
         assert_eq!(blueprint.halves, blueprint.half_bytes.len());
         for start in 0..=blueprint.halves {
             for end in start..=blueprint.halves {
-                for ends in [[Ends::Here, Ends::Elsewhere][(start + end) % 2]] {
-                    let part = Part { halves: start..end, ends };
-                    let model = try_load(&path, 1 + start % 2, Some(part.clone())).unwrap();
-                    let summary = model.summary();
-                    assert_eq!(summary.part, part);
-                    let found = (summary.weight_bytes, summary.kv_bytes_per_token);
-                    let kv_bytes = blueprint.kv_bytes_per_token(&part.halves);
-                    assert_eq!(
-                        found,
-                        (blueprint.weight_bytes(&part), kv_bytes),
-                        "{path:?} {part:?}"
-                    );
-                    assert_eq!(summary.bytes_per_token, summary.weight_bytes);
-                    assert_eq!(summary.layers, blueprint.layers);
-                    let pages = model.pages_of(&part.halves, 1);
-                    let page = blueprint.page_bytes(&part.halves);
-                    assert_eq!(pages.shape().page_bytes() as u64, page, "{path:?} {part:?}");
-                }
+                let ends = [Ends::Here, Ends::Elsewhere][(start + end) % 2];
+                check(&path, &blueprint, Part { halves: start..end, ends });
             }
         }
         let whole = try_load(&path, 1, None).unwrap();

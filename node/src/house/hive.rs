@@ -7,6 +7,8 @@
 //! **Invariant:** a route is only given out when each of its stages has said that it is ready. A node
 //! that failed is in no plan until it has both waited and proven that it lives.
 
+mod stand;
+
 use std::collections::BTreeMap;
 
 use crdt_world::Offers;
@@ -15,7 +17,11 @@ use wire::{Address, Halves, Manifest, ManifestId, Millis, NodeId, Offer, Verifie
 
 use super::fitness::{Beliefs, Observed, Rates};
 use super::lane::Leg;
-use super::place::{Candidate, Me, NoRoute, Plan, Refusals, Scene, Task, Until, Wish, place};
+use super::place::{
+    Candidate, Me, NoRoute, OVERHEAD_BYTES, Plan, Refusals, Scene, Task, Until, Wish, place,
+};
+
+pub use stand::Stand;
 
 /// How long a node may say nothing while it gets ready, milliseconds. Loading says how far it is
 /// several times a second.
@@ -44,6 +50,18 @@ pub struct Want {
     pub wish: Wish,
     /// This node's part in it.
     pub me: Me,
+}
+
+impl Want {
+    /// Whether this node alone can compute all of it, and nobody wants it split.
+    pub fn fits_here(&self) -> bool {
+        let (manifest, wish) = (&self.manifest, &self.wish);
+        let positions = u64::from(wish.positions) * u64::from(wish.sequences);
+        let caches = manifest.kv_bytes(manifest.all()).saturating_mul(positions);
+        let weights = manifest.work(manifest.all()).memory + manifest.ends_work().memory;
+        let all = weights.saturating_add(caches).saturating_add(OVERHEAD_BYTES);
+        wish.stages_min == 0 && all <= self.me.memory_bytes
+    }
 }
 
 /// What happens.
@@ -122,6 +140,8 @@ pub enum Effect {
         front: Halves,
         /// The stages.
         legs: Vec<Leg>,
+        /// Who computes what, in short.
+        words: String,
     },
     /// There is no way for a model.
     NoRoute {
@@ -134,22 +154,6 @@ pub enum Effect {
     Say(String),
     /// Look again at this time.
     Wake(Millis),
-}
-
-/// How far the route of a model is, for people.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stand {
-    /// There is none, because of this.
-    None(String),
-    /// Stages get ready.
-    Preparing {
-        /// Bytes that are there.
-        done: u64,
-        /// Bytes in all.
-        whole: u64,
-    },
-    /// It is used.
-    Used(Box<Plan>),
 }
 
 /// Nodes and routes.
@@ -184,6 +188,7 @@ struct Model {
 #[derive(Debug)]
 struct Preparing {
     plan: Plan,
+    begun: Millis,
     parts: BTreeMap<(NodeId, Halves), Progress>,
 }
 
@@ -216,7 +221,7 @@ impl Hive {
     }
 
     /// How far the route of a model is.
-    pub fn stand(&self, manifest: ManifestId) -> Option<Stand> {
+    pub fn stand(&self, now: Millis, manifest: ManifestId) -> Option<Stand> {
         let model = self.models.get(&manifest)?;
         Some(match (&model.used, &model.next) {
             (Some(plan), _) => Stand::Used(Box::new(plan.clone())),
@@ -224,7 +229,7 @@ impl Hive {
                 let needed = next.parts.values().filter(|part| !part.spare);
                 let (done, whole) =
                     needed.fold((0, 0), |(d, w), part| (d + part.done, w + part.whole));
-                Stand::Preparing { done, whole }
+                Stand::preparing(done, whole, now.since(next.begun))
             }
             (None, None) => Stand::None(model.why.clone()),
         })
@@ -254,6 +259,23 @@ impl Hive {
             refusals: &self.refusals,
         };
         place(&Task::of(&want.manifest, want.wish), &scene)
+    }
+
+    /// As [`Hive::plan`], with fewer stages than are wished for where there are too few nodes.
+    fn plan_for_less(&self, now: Millis, want: &Want) -> Result<Plan, NoRoute> {
+        let first = self.plan(now, want);
+        let least = u32::from(want.me.front.is_some());
+        for stages_min in (least..want.wish.stages_min).rev() {
+            if first.is_ok() {
+                break;
+            }
+            // Fewer stages are larger ones.
+            let wish = Wish { stages_min, layers_max: 0, ..want.wish };
+            if let Ok(plan) = self.plan(now, &Want { wish, ..want.clone() }) {
+                return Ok(plan);
+            }
+        }
+        first
     }
 
     /// Takes what happens; says what to do.
@@ -355,7 +377,10 @@ impl Hive {
         let ready = heard.ready;
         if let Some(next) = &mut model.next {
             let Some(part) = next.parts.get_mut(&(node, halves)) else { return };
-            *part = Progress { spare: part.spare, ..heard };
+            // One that is ready may say how much that was, or not.
+            let whole = if ready { part.whole } else { heard.whole };
+            let done = if ready { whole } else { heard.done };
+            *part = Progress { done, whole, spare: part.spare, ..heard };
             if next.parts.values().all(|part| part.ready || part.spare) {
                 let spares = next.parts.iter().filter(|(_, part)| !part.ready).map(|(key, _)| *key);
                 let spares: Vec<_> = spares.collect();
@@ -445,8 +470,12 @@ impl Hive {
             let nodes = [&[stage.node][..], &stage.twins, &stage.spares].concat();
             Leg { halves: stage.halves, nodes: nodes.iter().map(|node| self.hop(*node)).collect() }
         });
-        let (front, legs) = (plan.front, legs.collect());
-        effects.push(Effect::Route { manifest, number, front, legs });
+        let (front, legs, words) = (plan.front, legs.collect(), plan.words());
+        // What this node has loaded stays as it is.
+        if let Some(model) = self.models.get_mut(&manifest) {
+            model.want.me.front = Some(front.end);
+        }
+        effects.push(Effect::Route { manifest, number, front, legs, words });
     }
 
     fn hop(&self, node: NodeId) -> Hop {
@@ -458,7 +487,7 @@ impl Hive {
     /// Looks for a route for a model, or for a better one.
     fn look(&mut self, now: Millis, id: ManifestId, effects: &mut Vec<Effect>) {
         let model = &self.models[&id];
-        let planned = self.plan(now, &model.want);
+        let planned = self.plan_for_less(now, &model.want);
         let used = model.used.as_ref();
         let pending = model.next.is_some();
         let next = match planned {
@@ -510,7 +539,7 @@ impl Hive {
         }
         effects.push(Effect::Say(format!("a route is being made ready: {}", plan.why)));
         let model = self.models.get_mut(&id).expect("it was just there");
-        model.next = Some(Preparing { plan, parts });
+        model.next = Some(Preparing { plan, begun: now, parts });
         model.look = now.plus(RETRY_EVERY);
     }
 

@@ -8,6 +8,7 @@ mod fault;
 mod fields;
 mod group;
 mod guard;
+mod hive;
 mod metrics;
 mod prepare;
 mod reply;
@@ -34,6 +35,7 @@ use self::access::Access;
 use self::fault::{Code, Fault, json_response, quoted};
 use self::metrics::Metrics;
 use self::reply::Route;
+use super::hive::HiveNode;
 use super::line::Line;
 use super::worker::{Phase, Served, Serving};
 
@@ -50,7 +52,7 @@ const READERS: usize = 2;
 const BODIES_BYTES_MAX: usize = 64 << 20;
 /// All routes, as a refusal tells them.
 const ROUTES: &str = "POST /v1/chat/completions, POST /v1/completions, POST /v1/embeddings, \
-    GET /v1/models, GET /v1/models/{model}, GET /health, GET /ready, GET /metrics";
+    GET /v1/models, GET /v1/models/{model}, GET /v1/hive, GET /v1/hive/plan, GET /health, GET /ready, GET /metrics";
 /// For how long a browser may remember what a preflight was told, seconds.
 const PREFLIGHT_SECONDS: &str = "600";
 
@@ -60,6 +62,8 @@ pub struct Api {
     line: Arc<Line>,
     phase: watch::Receiver<Phase>,
     guard: Guard,
+    /// The hive that this node is part of.
+    hive: Option<HiveNode>,
     /// After so long a silence, a stream shows that it lives.
     alive: Duration,
     metrics: Arc<Metrics>,
@@ -74,12 +78,13 @@ impl Api {
         line: Arc<Line>,
         phase: watch::Receiver<Phase>,
         guard: Guard,
+        hive: Option<HiveNode>,
         alive: Duration,
     ) -> Arc<Self> {
         let metrics = Metrics::new(Some(phase.clone()));
         let readers = Arc::new(Semaphore::new(READERS));
         let bodies = Arc::new(Semaphore::new(BODIES_BYTES_MAX));
-        Arc::new(Self { line, phase, guard, alive, metrics, readers, bodies })
+        Arc::new(Self { line, phase, guard, hive, alive, metrics, readers, bodies })
     }
 
     /// Open connections, to be counted by whoever accepts them.
@@ -92,6 +97,12 @@ impl Api {
         let (done, whole) = match &*self.phase.borrow() {
             Phase::Ready(served) => return Ok(served.clone()),
             Phase::Loading { done, whole } => (*done, *whole),
+            Phase::Waiting(why) => {
+                let message = format!("the hive does not compute this model yet: {why}");
+                return Err(
+                    Fault::new(StatusCode::SERVICE_UNAVAILABLE, "loading", message).later(2)
+                );
+            }
         };
         let percent = done.saturating_mul(100).checked_div(whole).unwrap_or(0).min(100);
         let message = format!("the model is being loaded ({percent} %); try again soon");
@@ -107,6 +118,8 @@ pub fn router(api: Arc<Api>) -> Router {
         .route("/metrics", get(metrics))
         .route("/v1/models", get(models))
         .route("/v1/models/{name}", get(model))
+        .route("/v1/hive", get(hive::hive))
+        .route("/v1/hive/plan", get(hive::plan))
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(completion))
         .route("/v1/embeddings", post(embeddings))
@@ -149,7 +162,8 @@ async fn guarded(State(api): State<Arc<Api>>, mut request: Request, next: Next) 
         headers.append(header::VARY, HeaderValue::from_static("origin"));
     }
     if let Some(origin) = granted {
-        let told = HeaderValue::from_static("x-request-id, retry-after, server-timing");
+        let told =
+            HeaderValue::from_static("x-request-id, retry-after, server-timing, x-cadencia-route");
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, told);
     }
@@ -178,8 +192,11 @@ async fn health() -> Response {
 
 async fn ready(State(api): State<Arc<Api>>) -> Result<Response, Fault> {
     let served = api.served()?;
+    for serving in &served.models {
+        stands(serving)?;
+    }
     let names = served.names();
-    let value = json!({"status": "ready", "model": names[0], "models": names});
+    let value = json!({"status": "ready", "model": names.first(), "models": names});
     Ok(json_response(StatusCode::OK, &value))
 }
 
@@ -190,11 +207,23 @@ async fn metrics(State(api): State<Arc<Api>>) -> Response {
     response
 }
 
-/// A model that does not answer yet is not listed.
+/// Refuses while the stages of a model that is computed over the hive do not compute it.
+fn stands(serving: &Serving) -> Result<(), Fault> {
+    serving.stands().map_err(|why| {
+        let message = format!("the hive does not compute {} now: {why}", serving.speaker.name());
+        Fault::new(StatusCode::SERVICE_UNAVAILABLE, "no_route", message).later(2)
+    })
+}
+
+/// A model that does not answer yet, or not now, is not listed.
 async fn models(State(api): State<Arc<Api>>) -> Response {
     let served = api.served();
-    let list: Vec<Value> =
-        served.iter().flat_map(|served| &served.models).map(|serving| card(serving)).collect();
+    let list: Vec<Value> = served
+        .iter()
+        .flat_map(|served| &served.models)
+        .filter(|s| s.stands().is_ok())
+        .map(|s| card(s))
+        .collect();
     json_response(StatusCode::OK, &json!({"object": "list", "data": list}))
 }
 

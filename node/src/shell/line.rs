@@ -17,6 +17,8 @@ use crate::house::{Owner, Queues};
 
 /// The longest time after which a client is asked to come back, seconds.
 const RETRY_SECONDS_MAX: u64 = 120;
+/// How long nothing is looked at while a closed line's last answers are on their way.
+const REST: Duration = Duration::from_millis(50);
 /// How much the last answer counts in how long answers usually take, against all before it.
 const LAST_COUNTS: u32 = 8;
 
@@ -55,6 +57,8 @@ pub enum Event {
     Done(Outcome),
     /// There is none, through no fault of the client's.
     Failed(String),
+    /// There is none now, for other nodes do not do their part.
+    Unreachable(String),
 }
 
 /// Whoever waits for an answer, as the engine sees them.
@@ -162,7 +166,7 @@ struct Working {
 
 impl State {
     fn waiting(&self) -> usize {
-        self.models.iter().map(Queues::len).sum()
+        self.models.iter().map(Queues::waiting).sum()
     }
 }
 
@@ -223,17 +227,47 @@ impl Line {
         self.take(&mut state, room)
     }
 
-    /// As [`Line::next`], but waits until there is one; nothing is answered meanwhile.
-    pub fn wait(&self, room: &dyn Fn(usize) -> bool) -> Next {
+    /// As [`Line::next`], but waits until there is one, until something else is `ready` to be done, or
+    /// `until` then. Whoever makes something ready rings.
+    pub fn wait(
+        &self,
+        room: &dyn Fn(usize) -> bool,
+        ready: &dyn Fn() -> bool,
+        until: Option<Instant>,
+    ) -> Next {
         let mut state = self.state();
         loop {
             match self.take(&mut state, room) {
-                Next::Nothing => {
-                    state = self.bell.wait(state).expect("no holder of the line panics");
-                }
+                Next::Nothing if ready() => return Next::Nothing,
+                Next::Nothing => {}
                 next => return next,
             }
+            let now = Instant::now();
+            state = match until.map(|until| until.saturating_duration_since(now)) {
+                Some(Duration::ZERO) => return Next::Nothing,
+                Some(left) => {
+                    let woken = self.bell.wait_timeout(state, left);
+                    woken.expect("no holder of the line panics").0
+                }
+                None => self.bell.wait(state).expect("no holder of the line panics"),
+            };
         }
+    }
+
+    /// Waits a moment, or until something is `ready`; for a line that is closed.
+    pub fn rest(&self, ready: &dyn Fn() -> bool) {
+        let state = self.state();
+        if !ready() {
+            let woken = self.bell.wait_timeout(state, REST);
+            drop(woken.expect("no holder of the line panics"));
+        }
+    }
+
+    /// Wakes whoever waits, to look whether something is ready.
+    pub fn ring(&self) {
+        // Not between their look and their sleep.
+        drop(self.state());
+        self.bell.notify_all();
     }
 
     fn take(&self, state: &mut State, room: &dyn Fn(usize) -> bool) -> Next {
@@ -317,6 +351,8 @@ impl Drop for Place {
             gone = queues.take_out(|(number, _, _)| *number == self.number);
         }
         drop(state);
+        // Whoever waits for others to compute it need wait no more.
+        self.line.bell.notify_all();
         // An asker that is dropped looks into the line itself.
         drop(gone);
     }
@@ -427,7 +463,7 @@ mod tests {
         line.close();
         assert_eq!(join(&line, 1).unwrap_err(), Turned::Closed);
         let _asker = next(&line);
-        assert!(matches!(line.wait(&|_| true), Next::Closed));
+        assert!(matches!(line.wait(&|_| true, &|| false, None), Next::Closed));
     }
 
     #[test]

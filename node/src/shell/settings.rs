@@ -26,6 +26,10 @@ pub const CONTEXT_DEFAULT: usize = 8192;
 const DRAIN_SECONDS_MAX: u64 = 3600;
 /// Names or origins in one list.
 const NAMES_MAX: usize = 64;
+/// Nodes that may compute a stage at a time.
+const REPLICAS_MAX: u64 = 3;
+/// Nodes that may stand by for a stage.
+const SPARES_MAX: u64 = crate::house::place::SPARES_MAX as u64;
 /// How long a stream may be silent, milliseconds: less than proxies wait.
 const KEEP_ALIVE_MS_MAX: u64 = 600_000;
 
@@ -170,6 +174,32 @@ pub struct Layer {
     pub kv_mb: Option<u64>,
     /// Whether tokens are guessed ahead.
     pub guessing: Option<Guessing>,
+    /// Nodes or invitations by which a hive is joined.
+    pub join: Option<Vec<String>>,
+    /// Where other nodes reach this one, `HOST:PORT`; makes it part of a hive.
+    pub listen: Option<String>,
+    /// Where its lanes listen, `HOST:PORT`.
+    pub lanes: Option<String>,
+    /// Where others reach its lanes, if that is elsewhere: `HOST:PORT`.
+    pub lanes_at: Option<String>,
+    /// Folder of what the node must remember.
+    pub state_dir: Option<PathBuf>,
+    /// Models whose files are here and of which parts are lent, without serving them.
+    pub lend: Option<Vec<String>>,
+    /// Memory lent to other nodes, megabytes.
+    pub lend_mb: Option<u64>,
+    /// Memory for this node's own part of a model that goes over a hive, megabytes.
+    pub own_mb: Option<u64>,
+    /// Other nodes among which a model is split, at least.
+    pub stages: Option<u32>,
+    /// Layers that one stage may have at most.
+    pub stage_layers: Option<u32>,
+    /// Nodes that compute each stage at a time.
+    pub replicate: Option<u32>,
+    /// Nodes that stand by for each stage.
+    pub spares: Option<u32>,
+    /// Whether nodes of the local network are looked for.
+    pub mdns: Option<bool>,
     /// How long a stopping node lets answers finish, seconds.
     pub drain_seconds: Option<u64>,
     /// Log filter, such as `info` or `warn,cadencia=debug`.
@@ -236,6 +266,27 @@ impl Layer {
                     }
                 })?),
             },
+            join: list("CADENCIA_JOIN", &text),
+            listen: text("CADENCIA_LISTEN"),
+            lanes: text("CADENCIA_LANES"),
+            lanes_at: text("CADENCIA_LANES_AT"),
+            state_dir: text("CADENCIA_STATE_DIR").map(PathBuf::from),
+            lend: list("CADENCIA_LEND", &text),
+            lend_mb: number("CADENCIA_LEND_MB", &text)?,
+            own_mb: number("CADENCIA_OWN_MB", &text)?,
+            stages: number("CADENCIA_STAGES", &text)?,
+            stage_layers: number("CADENCIA_STAGE_LAYERS", &text)?,
+            replicate: number("CADENCIA_REPLICATE", &text)?,
+            spares: number("CADENCIA_SPARES", &text)?,
+            mdns: match text("CADENCIA_MDNS").as_deref() {
+                None => None,
+                Some("true" | "on" | "1") => Some(true),
+                Some("false" | "off" | "0") => Some(false),
+                Some(word) => {
+                    let (name, text) = ("CADENCIA_MDNS", word.to_owned());
+                    return Err(SettingsError::Environment { name, text, wanted: "true or false" });
+                }
+            },
             drain_seconds: number("CADENCIA_DRAIN_SECONDS", &text)?,
             log: text("CADENCIA_LOG"),
         })
@@ -261,6 +312,19 @@ impl Layer {
             parallel: self.parallel.or(under.parallel),
             kv_mb: self.kv_mb.or(under.kv_mb),
             guessing: self.guessing.or(under.guessing),
+            join: self.join.or(under.join),
+            listen: self.listen.or(under.listen),
+            lanes: self.lanes.or(under.lanes),
+            lanes_at: self.lanes_at.or(under.lanes_at),
+            state_dir: self.state_dir.or(under.state_dir),
+            lend: self.lend.or(under.lend),
+            lend_mb: self.lend_mb.or(under.lend_mb),
+            own_mb: self.own_mb.or(under.own_mb),
+            stages: self.stages.or(under.stages),
+            stage_layers: self.stage_layers.or(under.stage_layers),
+            replicate: self.replicate.or(under.replicate),
+            spares: self.spares.or(under.spares),
+            mdns: self.mdns.or(under.mdns),
             drain_seconds: self.drain_seconds.or(under.drain_seconds),
             log: self.log.or(under.log),
         }
@@ -353,6 +417,33 @@ pub struct Settings {
     pub kv_mb: Option<u64>,
     /// Whether tokens are guessed ahead.
     pub guessing: Guessing,
+    /// Nodes or invitations by which a hive is joined.
+    pub join: Vec<String>,
+    /// Where other nodes reach this one, `HOST:PORT`.
+    pub listen: Option<String>,
+    /// Where its lanes listen; `None` for the port after that of `listen`.
+    pub lanes: Option<String>,
+    /// Where others reach its lanes, if that is elsewhere, as behind a port that is forwarded.
+    pub lanes_at: Option<String>,
+    /// Folder of what the node must remember: its key, its peers.
+    pub state_dir: PathBuf,
+    /// Models whose files are here and of which parts are lent, without serving them.
+    pub lend: Vec<String>,
+    /// Memory lent to other nodes, megabytes; `None` for half of what is free.
+    pub lend_mb: Option<u64>,
+    /// Memory for this node's own part of a model that goes over a hive, megabytes; `None` for what is
+    /// free.
+    pub own_mb: Option<u64>,
+    /// Other nodes among which a model is split, at least; 0 leaves that to the planner.
+    pub stages: u32,
+    /// Layers that one stage may have at most; 0 leaves that to the planner.
+    pub stage_layers: u32,
+    /// Nodes that compute each stage at a time, 1 to 3.
+    pub replicate: u32,
+    /// Nodes that stand by for each stage, 0 to 2.
+    pub spares: u32,
+    /// Whether nodes of the local network are looked for.
+    pub mdns: bool,
     /// How long a stopping node lets answers finish, seconds.
     pub drain_seconds: u64,
     /// Log filter; `None` where nobody set one.
@@ -366,7 +457,7 @@ impl Settings {
         let top = sources.flags.clone().over(sources.env.clone()).over(sources.file.1.clone());
         let settings = Self {
             model: top.model,
-            models_dirs: top.models_dirs.unwrap_or_else(|| vec![models_dir]),
+            models_dirs: top.models_dirs.unwrap_or_else(|| vec![models_dir.clone()]),
             api: top.api.unwrap_or_else(|| "127.0.0.1:8080".into()),
             api_key: top.api_key,
             allowed_hosts: top.allowed_hosts.unwrap_or_default(),
@@ -384,12 +475,30 @@ impl Settings {
             parallel: top.parallel.unwrap_or(PARALLEL_DEFAULT),
             kv_mb: top.kv_mb,
             guessing: top.guessing.unwrap_or_default(),
+            join: top.join.unwrap_or_default(),
+            listen: top.listen,
+            lanes: top.lanes,
+            lanes_at: top.lanes_at,
+            state_dir: top.state_dir.unwrap_or_else(|| models_dir.with_file_name("state")),
+            lend: top.lend.unwrap_or_default(),
+            lend_mb: top.lend_mb,
+            own_mb: top.own_mb,
+            stages: top.stages.unwrap_or(0),
+            stage_layers: top.stage_layers.unwrap_or(0),
+            replicate: top.replicate.unwrap_or(1),
+            spares: top.spares.unwrap_or(1),
+            mdns: top.mdns.unwrap_or(true),
             drain_seconds: top.drain_seconds.unwrap_or(20),
             log: top.log,
             sources,
         };
         settings.check()?;
         Ok(settings)
+    }
+
+    /// Whether this node is part of a hive.
+    pub fn is_in_hive(&self) -> bool {
+        self.listen.is_some() || !self.join.is_empty()
     }
 
     /// All settings as a config file, with where each came from. The API key is not shown.
@@ -412,6 +521,19 @@ impl Settings {
             parallel: Some(self.parallel),
             kv_mb: self.kv_mb,
             guessing: Some(self.guessing),
+            join: Some(self.join.clone()),
+            listen: self.listen.clone(),
+            lanes: self.lanes.clone(),
+            lanes_at: self.lanes_at.clone(),
+            state_dir: Some(self.state_dir.clone()),
+            lend: Some(self.lend.clone()),
+            lend_mb: self.lend_mb,
+            own_mb: self.own_mb,
+            stages: Some(self.stages),
+            stage_layers: Some(self.stage_layers),
+            replicate: Some(self.replicate),
+            spares: Some(self.spares),
+            mdns: Some(self.mdns),
             drain_seconds: Some(self.drain_seconds),
             log: self.log.clone(),
         };
@@ -426,6 +548,13 @@ impl Settings {
         self.within("threads", self.threads as u64, 1, THREADS_MAX as u64)?;
         self.within("parallel", self.parallel as u64, 1, PARALLEL_MAX as u64)?;
         self.within("queue", self.queue as u64, 0, QUEUE_MAX as u64)?;
+        self.within("join", self.join.len() as u64, 0, NAMES_MAX as u64)?;
+        self.within("stages", self.stages.into(), 0, crate::house::place::STAGES_MAX.into())?;
+        self.within("lend", self.lend.len() as u64, 0, NAMES_MAX as u64)?;
+        let layers_max = u64::from(wire::HALVES_MAX) / 2;
+        self.within("stage_layers", self.stage_layers.into(), 0, layers_max)?;
+        self.within("spares", self.spares.into(), 0, SPARES_MAX)?;
+        self.within("replicate", self.replicate.into(), 1, REPLICAS_MAX)?;
         self.within("drain_seconds", self.drain_seconds, 0, DRAIN_SECONDS_MAX)?;
         self.within("keep_alive_ms", self.keep_alive_ms, 10, KEEP_ALIVE_MS_MAX)?;
         self.names("allowed_hosts", &self.allowed_hosts, "host names without port", is_host)?;

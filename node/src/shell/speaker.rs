@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
-use compute::engine::{LoadError, LoadOptions, Model};
+use compute::engine::{LoadError, LoadOptions, Model, Part};
 use compute::template::{ChatTemplate, CivilTime, Message, TemplateError};
 use compute::tokenizer::{Specials, Tokenizer};
 use serde_json::{Map, Value};
@@ -101,6 +101,12 @@ pub fn unix_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
+/// Unix time, milliseconds.
+pub fn unix_now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+}
+
 /// What a template is given.
 #[derive(Debug, Clone, Copy)]
 pub struct Script<'a> {
@@ -142,8 +148,18 @@ impl Speaker {
         settings: &Settings,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError> {
+        Self::load_part(path, settings, None, progress)
+    }
+
+    /// As [`Speaker::load`], of a part of the model that has both ends; `None` for all of it.
+    pub fn load_part(
+        path: &Path,
+        settings: &Settings,
+        part: Option<Part>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, LoadError> {
         let options =
-            LoadOptions { threads: settings.threads, kernels: settings.kernels.into(), part: None };
+            LoadOptions { threads: settings.threads, kernels: settings.kernels.into(), part };
         Ok(Self::of(Model::load(path, &options, progress)?, path))
     }
 

@@ -3,12 +3,19 @@
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use compute::engine::{Ends, Part};
+use compute::sample::{Sampler, SamplerOptions};
 use tokio::sync::{oneshot, watch};
+use wire::Halves;
 
+use super::ask::{Ask, Goal, Manner, Owner};
+use super::engine::road::Inbox;
 use super::engine::{Engine, Limits};
-use super::line::{Line, Next};
+use super::hive::road::{HiveRoad, OnRoad};
+use super::line::{Asker, Event, Line, Next};
 use super::memory;
 use super::settings::Settings;
 use super::speaker::{Speaker, unix_now};
@@ -24,6 +31,8 @@ pub enum Phase {
         /// Bytes in all; 0 while not known.
         whole: u64,
     },
+    /// Others do not compute their parts of it yet.
+    Waiting(String),
     /// It answers.
     Ready(Arc<Served>),
 }
@@ -64,20 +73,51 @@ pub struct Serving {
     pub since: u64,
     /// What it is doing.
     pub stats: Arc<EngineStats>,
+    /// The way to those who compute the rest of it; `None` where all is here.
+    pub road: Option<Arc<HiveRoad>>,
 }
 
 impl Serving {
     /// A model that answers from now on.
     pub fn new(speaker: Speaker, context: usize) -> Self {
-        Self { speaker, context, since: unix_now(), stats: Arc::default() }
+        Self { speaker, context, since: unix_now(), stats: Arc::default(), road: None }
     }
+
+    /// Whether it can answer now; if not, why.
+    pub fn stands(&self) -> Result<(), String> {
+        self.road.as_ref().map_or(Ok(()), |road| road.route().map(|_| ()))
+    }
+}
+
+/// Where a model comes from.
+#[derive(Debug)]
+pub enum Source {
+    /// All of it from a file.
+    File(PathBuf),
+    /// A part of it from a file, the rest from other nodes.
+    Far(Box<Far>),
+}
+
+/// A model of which other nodes compute a part.
+#[derive(Debug)]
+pub struct Far {
+    /// The file.
+    pub path: PathBuf,
+    /// What this node computes, beside both ends.
+    pub front: Halves,
+    /// The way to the others.
+    pub road: Arc<HiveRoad>,
+    /// Where news of it arrive.
+    pub inbox: Arc<Inbox>,
+    /// What keys of pages are made with.
+    pub page_secret: [u8; 32],
 }
 
 /// The files of models.
 #[derive(Debug)]
 pub struct Files {
     /// Those that are served, one or more.
-    pub models: Vec<PathBuf>,
+    pub models: Vec<Source>,
     /// That of a model that guesses for the first.
     pub draft: Option<PathBuf>,
 }
@@ -113,8 +153,11 @@ fn work(
     phase: &watch::Sender<Phase>,
 ) -> Result<()> {
     let mut models = Vec::with_capacity(files.models.len());
-    for path in &files.models {
-        models.push(Arc::new(load(path, settings, phase)?));
+    for source in &files.models {
+        models.push(Arc::new(match source {
+            Source::File(path) => load(path, settings, phase)?,
+            Source::Far(far) => load_front(far, settings, phase)?,
+        }));
     }
     let helper = files.draft.as_deref().map(|path| load(path, settings, phase)).transpose()?;
     if let Some(helper) = &helper {
@@ -122,8 +165,14 @@ fn work(
     }
     let limits = memory::limits(&models, settings)?;
     let served = Arc::new(Served { models });
+    let mut engines = engines(&served, helper.as_ref(), &limits, files);
+    for (engine, serving) in engines.iter_mut().zip(&served.models) {
+        if serving.road.is_some() {
+            probe(engine, serving, line, phase)?;
+        }
+    }
     phase.send_replace(Phase::Ready(served.clone()));
-    serve(&served, helper.as_ref(), &limits, line)
+    serve(&served, engines, line)
 }
 
 /// A guess is a list of token ids, so both models must mean the same by them.
@@ -156,33 +205,113 @@ fn load(path: &Path, settings: &Settings, phase: &watch::Sender<Phase>) -> Resul
     Ok(Serving::new(speaker, context))
 }
 
-/// Answers until the line is closed: a step of each model that has something to do, in turns.
-fn serve(served: &Served, helper: Option<&Serving>, limits: &[Limits], line: &Line) -> Result<()> {
-    let engine = |(serving, limits): (&'_ Arc<Serving>, &Limits)| (serving.clone(), *limits);
-    let with: Vec<_> = served.models.iter().zip(limits).map(engine).collect();
-    let mut engines: Vec<Engine> =
-        with.iter().map(|(serving, limits)| Engine::new(serving, *limits)).collect();
-    if let Some(helper) = helper {
-        let first = engines.remove(0);
-        engines.insert(0, first.helped_by(helper));
+/// Loads the first part of a model of which others compute the rest.
+fn load_front(far: &Far, settings: &Settings, phase: &watch::Sender<Phase>) -> Result<Serving> {
+    let part = Part { halves: far.front.range(), ends: Ends::Here };
+    let speaker = Speaker::load_part(&far.path, settings, Some(part), &mut |done, whole| {
+        phase.send_replace(Phase::Loading { done, whole });
+    })
+    .with_context(|| format!("cannot load {}", far.path.display()))?;
+    if let Err(error) = speaker.can_chat() {
+        tracing::warn!("{error}");
     }
+    let context = speaker.context(settings)?;
+    Ok(Serving { road: Some(far.road.clone()), ..Serving::new(speaker, context) })
+}
+
+/// An engine for each model.
+fn engines<'a>(
+    served: &'a Served,
+    helper: Option<&'a Serving>,
+    limits: &[Limits],
+    files: &Files,
+) -> Vec<Engine<'a>> {
+    let sources = served.models.iter().zip(limits).zip(&files.models);
+    let each = sources.enumerate().map(|(n, ((serving, limits), source))| {
+        let engine = Engine::new(serving, *limits);
+        let engine = match helper.filter(|_| n == 0) {
+            Some(helper) => engine.helped_by(helper),
+            None => engine,
+        };
+        match source {
+            Source::File(_) => engine,
+            Source::Far(far) => {
+                let road = Arc::new(OnRoad(far.road.clone()));
+                engine.over(road, far.inbox.clone(), far.page_secret)
+            }
+        }
+    });
+    each.collect()
+}
+
+/// How long one attempt at a probe may take before it is said that there is none yet.
+const PROBE_TIME: Duration = Duration::from_secs(20);
+
+/// Sends one token through all stages until that has worked: before that, a model is not ready.
+fn probe(
+    engine: &mut Engine,
+    serving: &Serving,
+    line: &Line,
+    phase: &watch::Sender<Phase>,
+) -> Result<()> {
+    let tokenizer = serving.speaker.model().tokenizer();
+    let token = tokenizer.and_then(|tokenizer| tokenizer.bos()).unwrap_or(0);
+    let sampler = Sampler::new(SamplerOptions { temperature: 0.0, ..SamplerOptions::default() })?;
     loop {
-        let idle = engines.iter().all(Engine::is_idle);
+        let mut manner = Manner::plain(sampler.clone());
+        manner.tokens_max = 1;
+        let goal = Goal::Answer(manner);
+        let (asker, _halt, mut events) = Asker::alone();
+        engine.admit(Ask { model: 0, owner: Owner::default(), prompt: vec![token], goal }, asker);
+        let deadline = Instant::now() + PROBE_TIME;
+        let why = loop {
+            if engine.has_work() {
+                engine.step()?;
+            }
+            match events.try_recv() {
+                Ok(Event::Done(_)) => return Ok(()),
+                Ok(Event::Failed(why) | Event::Unreachable(why)) => break why,
+                Ok(Event::Begun | Event::Heard(_)) => continue,
+                Err(_) if Instant::now() >= deadline => {
+                    break "no answer to a probe yet".to_owned();
+                }
+                Err(_) => {}
+            }
+            let until = engine.due().map_or(deadline, |due| due.min(deadline));
+            if let Next::Closed = line.wait(&|_| false, &|| engine.has_work(), Some(until)) {
+                bail!("stopped before the model was ready");
+            }
+        };
+        tracing::warn!(why, "the stages do not answer yet");
+        phase.send_replace(Phase::Waiting(why));
+        engine.dismiss();
+    }
+}
+
+/// Answers until the line is closed: a step of each model that has something to do, in turns.
+fn serve(served: &Served, mut engines: Vec<Engine>, line: &Line) -> Result<()> {
+    loop {
         loop {
             let room = |model: usize| engines.get(model).is_some_and(Engine::has_room);
-            let next = match idle && engines.iter().all(Engine::is_idle) {
-                true => line.wait(&room),
-                false => line.next(&room),
+            let ready = || engines.iter().any(Engine::has_work);
+            let next = match ready() {
+                true => line.next(&room),
+                false => line.wait(&room, &ready, engines.iter().filter_map(Engine::due).min()),
             };
             match next {
                 Next::Ask(ask, asker) => engines[ask.model].admit(*ask, asker),
                 Next::Closed if engines.iter().all(Engine::is_idle) => return Ok(()),
-                Next::Closed | Next::Nothing => break,
+                Next::Closed => {
+                    // Nobody comes any more, but what is on its way is still to be answered.
+                    line.rest(&ready);
+                    break;
+                }
+                Next::Nothing => break,
             }
         }
         for (engine, serving) in engines.iter_mut().zip(&served.models) {
             serving.stats.waiting.set(line.waiting() as u64);
-            if !engine.is_idle()
+            if engine.has_work()
                 && let Err(error) = engine.step()
             {
                 tracing::error!(%error, model = serving.speaker.name(), "no answer");

@@ -48,7 +48,7 @@ pub struct Plan {
 }
 
 /// Who computes a range.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leg {
     /// The half-blocks.
     pub halves: Halves,

@@ -9,7 +9,7 @@ use wire::{Malformed, NodeId};
 
 use super::outlet::{Frames, Outlet};
 use super::stages::{Order, Session};
-use crate::shell::lanes::{Frame, Lanes, Pipe, PipeError, Receiver};
+use crate::shell::lanes::{Frame, Lanes, Pipe, Receiver};
 
 /// Memory for rows of others that wait to be computed, KiB: 256 MiB.
 const WAITING_KIB: usize = 256 << 10;
@@ -123,7 +123,8 @@ pub fn connect(lanes: &Lanes, orders: mpsc::Sender<Order>, session: Session, hop
 async fn feed(lanes: Lanes, session: Session, hop: Hop, frames: Frames) -> anyhow::Result<()> {
     let pipe = dial(&lanes, &hop).await?;
     let (mut sender, mut receiver) = pipe.split();
-    let first = Line::from(Say::Feed(wire::lane::Feed { session: session.0.to_vec(), leg: hop.leg }));
+    let first =
+        Line::from(Say::Feed(wire::lane::Feed { session: session.0.to_vec(), leg: hop.leg }));
     sender.send(&wire::encode(&first), [Bytes::new()]).await?;
     let delivering = frames.deliver(sender);
     tokio::pin!(delivering);
@@ -144,19 +145,3 @@ pub async fn dial(lanes: &Lanes, hop: &Hop) -> anyhow::Result<Pipe> {
     let link = lanes.link(hop.node(), &addresses).await?;
     Ok(link.open().await?)
 }
-
-/// Rows and what else comes over a pipe that this node opened.
-pub async fn listen(
-    mut receiver: Receiver,
-    hear: impl Fn(Say, Bytes) -> bool,
-) -> Result<(), PipeError> {
-    while let Some(frame) = receiver.recv().await? {
-        // What cannot be read is as bad as a pipe that broke.
-        let Ok(say) = read(&frame) else { return Ok(()) };
-        if !hear(say, frame.body) {
-            return Ok(());
-        }
-    }
-    Ok(())
-}
-

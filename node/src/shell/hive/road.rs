@@ -33,6 +33,8 @@ pub struct Route {
     pub manifest: Vec<u8>,
     /// The stages.
     pub legs: Vec<Leg>,
+    /// Who computes what, in short and in ASCII.
+    pub words: String,
     /// Bytes of a row.
     pub row_bytes: usize,
     /// What those beside the first of each leg do.
@@ -103,7 +105,9 @@ impl HiveRoad {
         *self.route.lock().unwrap_or_else(PoisonError::into_inner) = route;
     }
 
-    fn open_ones(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, mpsc::UnboundedSender<Command>>> {
+    fn open_ones(
+        &self,
+    ) -> std::sync::MutexGuard<'_, BTreeMap<u64, mpsc::UnboundedSender<Command>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

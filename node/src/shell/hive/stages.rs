@@ -56,6 +56,8 @@ pub struct Lent {
     pub model: Arc<Model>,
     /// Pages for sequences in it.
     pub pages: Arc<Pages>,
+    /// Sequences in it now.
+    pub seats: AtomicU64,
 }
 
 /// What the thread is told.
@@ -119,14 +121,13 @@ pub struct StageStats {
 pub type Connect = Box<dyn Fn(Session, Hop) -> Outlet + Send>;
 
 /// Starts the thread; it ends when all senders of orders are gone.
-pub fn start(connect: Connect, stats: Arc<StageStats>) -> Result<mpsc::Sender<Order>> {
-    let (orders, take) = mpsc::channel();
+pub fn start(connect: Connect, stats: Arc<StageStats>, take: mpsc::Receiver<Order>) -> Result<()> {
     let work = move || Host::new(connect, stats).run(&take);
     std::thread::Builder::new()
         .name("stages".into())
         .spawn(work)
         .context("cannot start the thread that computes for others")?;
-    Ok(orders)
+    Ok(())
 }
 
 struct Host {
@@ -239,8 +240,12 @@ impl Host {
 
     fn take_back(&mut self, manifest: ManifestId, halves: Halves) {
         let of = |place: &Place| place.manifest == manifest && place.halves == halves;
-        let gone: Vec<Session> =
-            self.places.iter().filter(|(_, place)| of(place)).map(|(session, _)| *session).collect();
+        let gone: Vec<Session> = self
+            .places
+            .iter()
+            .filter(|(_, place)| of(place))
+            .map(|(session, _)| *session)
+            .collect();
         for session in gone {
             let text = "this part of the model is being given up".to_owned();
             self.refuse(session, Reason::Leaving, text);
@@ -297,6 +302,7 @@ impl Host {
         let broken = |error: StepError| refusal(Reason::Broken, error.to_string(), 0);
         let stage = stage.map_err(broken)?;
         part.reserved += reserved;
+        part.lent.seats.fetch_add(1, Ordering::Relaxed);
         let rows_max = part.rows_max();
         let width = lent.model.summary().width;
         let plan = SeatPlan {
@@ -411,6 +417,7 @@ impl Host {
         drop(place);
         if let Some(part) = self.part(manifest, halves) {
             part.reserved -= reserved;
+            part.lent.seats.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -419,7 +426,8 @@ impl Host {
         for n in 1..=self.parts.len() {
             let i = (self.last + n) % self.parts.len();
             let lent = self.parts[i].lent.clone();
-            let own = |place: &Place| place.manifest == lent.manifest && place.halves == lent.halves;
+            let own =
+                |place: &Place| place.manifest == lent.manifest && place.halves == lent.halves;
             let waiting = self.places.iter().filter(|(_, place)| own(place));
             let (sessions, frames): (Vec<Session>, Vec<Waiting>) = waiting
                 .filter_map(|(session, place)| {

@@ -13,10 +13,9 @@ use serde_json::{Value, json};
 use crate::shell::ask::{Ask, Goal, Heard, Outcome, Owner};
 use crate::shell::line::{Event, Turned};
 
-use super::Api;
 use super::access::{Access, Asked};
 use super::body;
-use super::fault::{Fault, internal, json_response, quoted, stopping, turned};
+use super::fault::{Fault, internal, json_response, quoted, stopping, turned, unreachable};
 use super::fields::Fields;
 use super::group::Group;
 use super::guard::Caller;
@@ -25,6 +24,7 @@ use super::prepare::{Target, check, read, tokens};
 use super::reply::{FINGERPRINT, together};
 use super::respond::time;
 use super::wanted::{Prompt, prompts};
+use super::{Api, hive};
 
 /// Texts of one request.
 const INPUTS_MAX: usize = 256;
@@ -113,6 +113,7 @@ pub async fn respond(api: &Api, request: Request) -> Result<Response, Fault> {
     let mut response = json_response(StatusCode::OK, &value);
     let prompt_time = together(&outcomes).prompt_time;
     time(&mut response, &[("queue", access.queue_time()), ("prompt", prompt_time)]);
+    hive::route(api, &target.serving, &mut response);
     Ok(response)
 }
 
@@ -148,6 +149,7 @@ impl Work<'_> {
                     Some(Event::Heard(Heard::Embedding(vector))) => found[n] = Some(vector),
                     Some(Event::Done(outcome)) => ends[n] = Some(outcome),
                     Some(Event::Failed(message)) => return Err(internal(&message)),
+                    Some(Event::Unreachable(message)) => return Err(unreachable(message)),
                     None => return Err(stopping()),
                 }
             }

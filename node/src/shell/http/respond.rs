@@ -17,17 +17,17 @@ use crate::shell::ask::{Heard, Outcome};
 use crate::shell::line::Event;
 use crate::shell::speaker::unix_now;
 
-use super::Api;
 use super::access::{Access, Asked, random};
 use super::body;
 use super::choice::{Choice, Delta};
-use super::fault::{Fault, internal, json_response, stopping, turned};
+use super::fault::{Fault, internal, json_response, stopping, turned, unreachable};
 use super::group::Group;
 use super::guard::Caller;
 use super::metrics::Operation;
 use super::prepare::{Target, prepare};
 use super::reply::{Answered, Reply, Route, SSE_DONE, server_timing, sse, sse_alive, together};
 use super::wanted::{Delivery, Wanted};
+use super::{Api, hive};
 
 /// How long a request may wait for its turn. Its client has long given up by then.
 const TURN_TIME_MAX: Duration = Duration::from_secs(600);
@@ -70,10 +70,12 @@ pub async fn respond(api: &Api, route: Route, request: Request) -> Result<Respon
     let mut talk = Talking::new(group, prepared.choices, access.clone());
     talk.begin().await?;
     access.queued(joined.elapsed());
-    match delivery {
-        Delivery::Whole => whole(talk, &reply).await,
-        Delivery::Stream | Delivery::StreamWithUsage => Ok(streamed(talk, reply, api.alive)),
-    }
+    let mut response = match delivery {
+        Delivery::Whole => whole(talk, &reply).await?,
+        Delivery::Stream | Delivery::StreamWithUsage => streamed(talk, reply, api.alive),
+    };
+    hive::route(api, &target.serving, &mut response);
+    Ok(response)
 }
 
 /// The answers to one request while they grow. Dropping it gives up those that are not complete.
@@ -112,6 +114,7 @@ impl Talking {
     async fn begin(&mut self) -> Result<(), Fault> {
         match timeout(TURN_TIME_MAX, self.group.event()).await {
             Ok(Some((_, Some(Event::Failed(message))))) => Err(internal(&message)),
+            Ok(Some((_, Some(Event::Unreachable(message))))) => Err(unreachable(message)),
             Ok(Some((_, None)) | None) => Err(stopping()),
             Ok(early) => {
                 self.early = early;
@@ -154,6 +157,7 @@ impl Talking {
                 Ok(Step::Ended(index, delta, finish))
             }
             Some(Event::Failed(message)) => Err(internal(&message)),
+            Some(Event::Unreachable(message)) => Err(unreachable(message)),
             None => Err(stopping()),
         }
     }

@@ -141,7 +141,7 @@ mod tests {
         for after in 0..3 {
             let mut lead = lead(&[100, 200, 300], 5, 600 + 50).unwrap();
             // The chunks in the order in which the files have them.
-            let mut chunks: Vec<Vec<u8>> = [100, 200, 300].map(|n| header(n)).into();
+            let mut chunks: Vec<Vec<u8>> = [100, 200, 300].map(header).into();
             for _ in 0..2 {
                 chunks.insert(after + 1, vec![9; 25]);
             }

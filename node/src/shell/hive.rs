@@ -1,0 +1,301 @@
+//! Being part of a hive: computing for others, and having others compute.
+//!
+//! [`HiveNode::start`] binds both planes and starts what serves them. [`HiveNode::want`] has a model
+//! computed over the hive; its sequences go over the road that is returned.
+
+pub mod desk;
+pub mod hub;
+mod outlet;
+pub mod planning;
+mod post;
+pub mod road;
+mod stages;
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use libp2p::Multiaddr;
+use libp2p::identity::Keypair;
+use libp2p::multiaddr::Protocol;
+use tokio::sync::mpsc;
+use wire::{Health, Hello, InviteText, Key, Manifest, NetworkId, NodeId, PROTOCOL};
+
+use self::desk::{Lender, Local, Means};
+use self::hub::{Hub, OFFERS, Parts};
+use self::post::Post;
+use self::road::{HiveRoad, Report};
+use self::stages::StageStats;
+use super::Usage;
+use super::engine::road::Inbox;
+use super::identity;
+use super::lanes::{self, Lanes};
+use super::machine;
+use super::settings::Settings;
+use super::speaker::unix_now_ms;
+use super::swarm::{self, DhtRole, Swarm};
+use crate::house::fitness::Rates;
+use crate::house::hive::Want;
+use crate::house::lane::Replication;
+use crate::house::place::{Me, Wish};
+
+/// Where a node listens that joins a hive and was not told where.
+const LISTEN_DEFAULT: &str = "0.0.0.0:4610";
+/// What placement is told of a usual request.
+const PROMPT_USUAL: u32 = 256;
+const ANSWER_USUAL: u32 = 256;
+
+/// This node's part in a hive.
+#[derive(Clone)]
+pub struct HiveNode {
+    /// Who it is.
+    pub me: NodeId,
+    /// What is known of the hive.
+    pub hub: Hub,
+    /// How this node is.
+    rates: Rates,
+    lanes: Lanes,
+    swarm: Swarm,
+    lender: Arc<Lender>,
+    reports: mpsc::UnboundedSender<Report>,
+    page_secret: [u8; 32],
+    settings: Arc<Settings>,
+}
+
+impl std::fmt::Debug for HiveNode {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "HiveNode {}", self.me)
+    }
+}
+
+impl HiveNode {
+    /// Starts it, on the present runtime.
+    ///
+    /// # Errors
+    /// An address cannot be had, or what is remembered is broken.
+    pub fn start(settings: &Settings) -> Result<Self> {
+        let key = identity::load_or_create(&settings.state_dir)?;
+        let listen = address(settings.listen.as_deref().unwrap_or(LISTEN_DEFAULT), "--listen")?;
+        let lanes_at = match settings.lanes.as_deref() {
+            Some(text) => address(text, "--lanes")?,
+            None => SocketAddr::new(listen.ip(), listen.port().checked_add(1).unwrap_or(0)),
+        };
+        let lanes_at = match listen.port() {
+            0 if settings.lanes.is_none() => SocketAddr::new(listen.ip(), 0),
+            _ => lanes_at,
+        };
+        let (swarm, events) = start_swarm(settings, &key, listen)?;
+        let (lanes, mut incoming) = start_lanes(&key, lanes_at)?;
+        let stats = Arc::<StageStats>::default();
+        let own = lanes.clone();
+        let (orders, take) = std::sync::mpsc::channel();
+        let back = orders.clone();
+        let connect = move |session, hop| post::connect(&own, back.clone(), session, hop);
+        stages::start(Box::new(connect), stats.clone(), take)?;
+        let lender = Lender::new(means(settings), orders.clone());
+        let post = Post::new(orders, lender.clone());
+        lanes.spawn(async move {
+            while let Some(lanes::Incoming { peer, pipe }) = incoming.recv().await {
+                tokio::spawn(post.clone().serve(peer, pipe));
+            }
+        });
+        let rates = measure(settings.threads);
+        let (reports, told) = mpsc::unbounded_channel();
+        let threads = settings.threads as u32;
+        let replication = match settings.replicate {
+            0 | 1 => Replication::Spare,
+            _ => Replication::All,
+        };
+        let parts = Parts {
+            key: key.clone(),
+            lanes: lanes.clone(),
+            swarm: swarm.clone(),
+            lender: lender.clone(),
+            stats,
+            health: Box::new(move || health(rates, threads)),
+            replication,
+            lanes_at: settings
+                .lanes_at
+                .as_deref()
+                .map(|at| address(at, "--lanes-at"))
+                .transpose()?,
+        };
+        let hub = Hub::start(parts, events, told);
+        let mut page_secret = [0; 32];
+        getrandom::fill(&mut page_secret).map_err(identity::IdentityError::Dice)?;
+        let me = key.id();
+        Ok(Self {
+            me,
+            hub,
+            rates,
+            lanes,
+            swarm,
+            lender,
+            reports,
+            page_secret,
+            settings: Arc::new(settings.clone()),
+        })
+    }
+
+    /// A model's files are here: parts of it can be lent at once.
+    pub fn know(&self, manifest: Arc<Manifest>, path: std::path::PathBuf) {
+        self.lender.know(Local { manifest, path });
+    }
+
+    /// What is asked of the hive for a model whose file is here.
+    pub fn wish(&self, manifest: &Manifest, settings: &Settings) -> Want {
+        let positions = settings.ctx.unwrap_or(super::settings::CONTEXT_DEFAULT);
+        let positions = (positions as u32).min(manifest.context);
+        let wish = Wish {
+            positions,
+            sequences: 1,
+            stages_min: settings.stages,
+            layers_max: settings.stage_layers,
+            replicas: settings.replicate,
+            spares: settings.spares,
+            prompt: PROMPT_USUAL,
+            answer: ANSWER_USUAL,
+            ..Wish::default()
+        };
+        let own = settings.own_mb.map(|mb| mb.saturating_mul(1_000_000));
+        let memory_bytes = own.or_else(machine::memory_available).unwrap_or(u64::MAX / 4);
+        let me = Me { node: self.me, memory_bytes, rates: self.rates, whole: true, front: None };
+        Want { manifest: manifest.clone(), wish, me }
+    }
+
+    /// Has a model computed over the hive; news of its sequences go into `inbox`.
+    pub async fn want(&self, want: Want, inbox: Arc<Inbox>) -> Arc<HiveRoad> {
+        let why = "no route was found yet".to_owned();
+        let road = HiveRoad::new(self.lanes.clone(), inbox, self.reports.clone(), why);
+        self.hub.want(want, road.clone()).await;
+        road
+    }
+
+    /// What keys of pages are made with.
+    pub fn page_secret(&self) -> [u8; 32] {
+        self.page_secret
+    }
+
+    /// Where other nodes reach it.
+    pub async fn addresses(&self) -> Vec<Multiaddr> {
+        self.swarm.addresses().await.unwrap_or_default()
+    }
+
+    /// Tells others that it leaves.
+    pub async fn stop(self) {
+        if let Err(error) = self.swarm.shutdown().await {
+            tracing::warn!(%error, "the swarm did not end in order");
+        }
+        let lanes = self.lanes.clone();
+        drop(self);
+        let _ = tokio::task::spawn_blocking(move || lanes.stop()).await;
+    }
+}
+
+/// What `text` resolves to.
+fn address(text: &str, flag: &str) -> Result<SocketAddr> {
+    let wrong = |why: String| Usage(format!("{flag} {text:?}: {why}; HOST:PORT is wanted"));
+    let mut found = text.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
+    Ok(found.next().ok_or_else(|| wrong("no such host".into()))?)
+}
+
+/// Multiaddresses of `address` over QUIC and TCP.
+fn both(address: SocketAddr) -> [Multiaddr; 2] {
+    let host = Multiaddr::from(address.ip());
+    let quic = host.clone().with(Protocol::Udp(address.port())).with(Protocol::QuicV1);
+    [quic, host.with(Protocol::Tcp(address.port()))]
+}
+
+/// Multiaddresses of one whom `text` names: a multiaddress, HOST:PORT, or an invitation.
+fn seeds(text: &str) -> Result<Vec<Multiaddr>> {
+    if text.starts_with('/') {
+        let wrong = |error| Usage(format!("--join {text:?} is no multiaddress: {error}"));
+        return Ok(vec![text.parse().map_err(wrong)?]);
+    }
+    if text.starts_with("cadencia:") {
+        let invite: InviteText = text.parse().map_err(|error| Usage(format!("--join: {error}")))?;
+        let invite = invite.0.verify().map_err(|error| Usage(format!("--join: {error}")))?;
+        let invite = invite.content();
+        if invite.expires_ms <= unix_now_ms() {
+            bail!(Usage("--join: the invitation has expired; ask for a new one".into()));
+        }
+        if invite.network() != NetworkId::Public {
+            bail!(Usage("--join: private hives are not supported yet".into()));
+        }
+        let parsed = invite.addresses.iter().filter_map(|address| address.parse().ok());
+        return Ok(parsed.collect());
+    }
+    Ok(both(address(text, "--join")?).to_vec())
+}
+
+fn start_swarm(
+    settings: &Settings,
+    key: &Key,
+    listen: SocketAddr,
+) -> Result<(Swarm, mpsc::Receiver<swarm::Event>)> {
+    let mut join = Vec::new();
+    for text in &settings.join {
+        join.extend(seeds(text)?);
+    }
+    let config = swarm::Config {
+        listen: both(listen).to_vec(),
+        join,
+        topics: vec![OFFERS],
+        dht: DhtRole::WhenReachable,
+        mdns: settings.mdns && !listen.ip().is_loopback(),
+        cache: Some(settings.state_dir.join("peers.json")),
+        ..swarm::Config::new(key.secret(), unix_now_ms)
+    };
+    let runtime = tokio::runtime::Handle::current();
+    Swarm::start(config, &runtime).context("cannot become part of a hive")
+}
+
+fn start_lanes(key: &Key, at: SocketAddr) -> Result<(Lanes, mpsc::Receiver<lanes::Incoming>)> {
+    let keys = Keypair::ed25519_from_bytes(key.secret()).context("the node's key is none")?;
+    let hello = Hello {
+        protocol: PROTOCOL,
+        program: concat!("cadencia ", env!("CARGO_PKG_VERSION")).into(),
+        network: NetworkId::Public.bytes(),
+        membership: Vec::new(),
+    };
+    let config = lanes::Config::new(at, wire::encode(&hello).into());
+    let judge = |hello: &lanes::Hello| {
+        let said: Hello = wire::decode(&hello.body).map_err(|error| error.to_string())?;
+        said.check_version().map_err(|skew| skew.to_string())?;
+        match NetworkId::from_bytes(&said.network) {
+            Some(NetworkId::Public) => Ok(()),
+            _ => Err("this node is of the public network, and the other is not".into()),
+        }
+    };
+    Lanes::start(&keys, config, Arc::new(judge)).with_context(|| format!("cannot listen on {at}"))
+}
+
+/// What is lent: what the user says, or half of what is free.
+fn means(settings: &Settings) -> Means {
+    let free = machine::memory_available().unwrap_or(0) / 2;
+    let bytes = settings.lend_mb.map_or(free, |mb| mb.saturating_mul(1_000_000));
+    Means { bytes, threads: settings.threads, kernels: settings.kernels.into() }
+}
+
+/// How fast this machine reads memory, and what that means for products.
+fn measure(threads: usize) -> Rates {
+    let read = machine::read_bandwidth(threads, 64 << 20);
+    let read_mb_s = (read / 1e6) as u32;
+    // Kernels do about so many operations for each byte that a core reads.
+    Rates { read_mb_s, int8_gops: (read_mb_s / 1000).saturating_mul(5).max(1) }
+}
+
+fn health(rates: Rates, threads: u32) -> Health {
+    let free = machine::memory_available().unwrap_or(0);
+    Health {
+        int8_gops: rates.int8_gops,
+        read_mb_s: rates.read_mb_s,
+        ram_free_mb: u32::try_from(free / 1_000_000).unwrap_or(u32::MAX),
+        battery_percent: None,
+        mains: true,
+        stability_permille: 1000,
+        throttled_permille: 0,
+        neighbours: Vec::new(),
+        threads,
+    }
+}

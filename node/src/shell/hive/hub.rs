@@ -1,0 +1,543 @@
+//! The hive as this node sees it: what the swarm tells goes into the house, and what the house wants
+//! is done.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use libp2p::Multiaddr;
+use libp2p::multiaddr::Protocol;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+use wire::lane::{Hop, Line, Prepare, Reason, Say};
+use wire::{
+    Address, Answer, Halves, Health, Key, ManifestId, Millis, NodeId, OFFERS_MAX, Offer, PROTOCOL,
+    Query, Question, Signed, Verified,
+};
+
+use super::desk::Lender;
+use super::post;
+use super::road::{HiveRoad, Report, Route};
+use super::stages::{StageStats, row_bytes};
+use crate::house::hive::{Effect, Hive, Input, Stand, Want};
+use crate::house::lane::{PassageError, Replication};
+use crate::house::place::{NoRoute, Plan};
+use crate::shell::lanes::Lanes;
+use crate::shell::speaker::unix_now_ms;
+use crate::shell::swarm::{Event, PeerInfo, Swarm, Topic};
+
+/// What nodes gossip their offers on.
+pub const OFFERS: Topic = Topic("offers");
+/// How often an offer is made again, and how long it holds: some may be lost on the way.
+const OFFER_EVERY: Duration = Duration::from_secs(20);
+const OFFER_LIFE_MS: u32 = 75_000;
+/// How soon after a change an offer is made again: changes come in flocks.
+const OFFER_SOON: Duration = Duration::from_millis(300);
+/// How often distances are read and tables tidied.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How long a node may be silent while it gets a part ready.
+const PREPARE_SILENCE_MAX: Duration = Duration::from_secs(15);
+/// Orders that wait.
+const ORDERS_MAX: usize = 256;
+
+/// What the hub is asked.
+pub enum Order {
+    /// A model is to be computed over the hive; sequences go over `road`.
+    Want(Box<Want>, Arc<HiveRoad>),
+    /// What would be planned?
+    Plan(Box<Want>, oneshot::Sender<Result<Plan, NoRoute>>),
+    /// How are things?
+    Look(oneshot::Sender<View>),
+    /// Something comes back from tasks of the hub's own.
+    Heard(Box<Input>),
+}
+
+/// How things are, for people.
+#[derive(Debug, Clone)]
+pub struct View {
+    /// This node.
+    pub me: NodeId,
+    /// Where it can be dialled.
+    pub addresses: Vec<Multiaddr>,
+    /// Who is connected.
+    pub peers: Vec<PeerInfo>,
+    /// What others offer.
+    pub offers: Vec<(NodeId, Offer)>,
+    /// Where its lanes can be dialled.
+    pub lanes: Vec<Address>,
+    /// Memory that it lends, bytes.
+    pub lent_max: u64,
+    /// Memory that is not lent yet, or to nobody who uses it, bytes.
+    pub lent_free: u64,
+    /// What it lends.
+    pub held: Vec<wire::Held>,
+    /// Sequences of others here.
+    pub seats: u64,
+    /// Models that are computed over the hive.
+    pub models: Vec<ModelView>,
+    /// What models that are known here are called.
+    pub names: Vec<(ManifestId, String)>,
+}
+
+/// How far a model is that is computed over the hive.
+#[derive(Debug, Clone)]
+pub struct ModelView {
+    /// Its name.
+    pub name: String,
+    /// How far its route is.
+    pub stand: Stand,
+}
+
+/// What the hub works with.
+pub struct Parts {
+    /// This node's key.
+    pub key: Key,
+    /// The data plane.
+    pub lanes: Lanes,
+    /// The control plane.
+    pub swarm: Swarm,
+    /// What this node lends.
+    pub lender: Arc<Lender>,
+    /// What its stages do.
+    pub stats: Arc<StageStats>,
+    /// How this node is; asked for each offer.
+    pub health: Box<dyn Fn() -> Health + Send + Sync>,
+    /// Whether other nodes of each leg compute everything, too.
+    pub replication: Replication,
+    /// Where others reach its lanes, if the user says so.
+    pub lanes_at: Option<SocketAddr>,
+}
+
+/// A handle to the hub.
+#[derive(Debug, Clone)]
+pub struct Hub {
+    orders: mpsc::Sender<Order>,
+    /// Route numbers by model, to wait for the first.
+    routes: watch::Receiver<BTreeMap<ManifestId, Halves>>,
+}
+
+impl std::fmt::Debug for Order {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str("Order")
+    }
+}
+
+impl Hub {
+    /// Starts the hub as a task of the present runtime.
+    pub fn start(
+        parts: Parts,
+        events: mpsc::Receiver<Event>,
+        reports: mpsc::UnboundedReceiver<Report>,
+    ) -> Self {
+        let (orders, take) = mpsc::channel(ORDERS_MAX);
+        let (route, routes) = watch::channel(BTreeMap::new());
+        let hub = Running {
+            hive: Hive::new(parts.key.id()),
+            roads: BTreeMap::new(),
+            own: orders.downgrade(),
+            route,
+            parts,
+            wake: None,
+            last_sequence: 0,
+            lanes_at: Vec::new(),
+            offer_at: Instant::now(),
+        };
+        tokio::spawn(hub.run(take, events, reports));
+        Self { orders, routes }
+    }
+
+    /// A model is to be computed over the hive.
+    pub async fn want(&self, want: Want, road: Arc<HiveRoad>) {
+        // The hub lives as long as its handles.
+        let _ = self.orders.send(Order::Want(Box::new(want), road)).await;
+    }
+
+    /// What would be planned; `None` while the node stops.
+    pub async fn plan(&self, want: Want) -> Option<Result<Plan, NoRoute>> {
+        let (tell, told) = oneshot::channel();
+        self.orders.send(Order::Plan(Box::new(want), tell)).await.ok()?;
+        told.await.ok()
+    }
+
+    /// How things are; `None` while the node stops.
+    pub async fn look(&self) -> Option<View> {
+        let (tell, told) = oneshot::channel();
+        self.orders.send(Order::Look(tell)).await.ok()?;
+        told.await.ok()
+    }
+
+    /// Waits for the first route of a model: what this node computes of it.
+    pub async fn front(&self, manifest: ManifestId) -> Option<Halves> {
+        let mut routes = self.routes.clone();
+        let found = routes.wait_for(|routes| routes.contains_key(&manifest)).await.ok()?;
+        found.get(&manifest).copied()
+    }
+}
+
+struct Running {
+    hive: Hive,
+    roads: BTreeMap<ManifestId, (Arc<HiveRoad>, String, usize)>,
+    own: mpsc::WeakSender<Order>,
+    route: watch::Sender<BTreeMap<ManifestId, Halves>>,
+    parts: Parts,
+    wake: Option<Instant>,
+    last_sequence: u64,
+    /// Where this node's lanes are, as others see it.
+    lanes_at: Vec<Address>,
+    offer_at: Instant,
+}
+
+impl Running {
+    async fn run(
+        mut self,
+        mut orders: mpsc::Receiver<Order>,
+        mut events: mpsc::Receiver<Event>,
+        mut reports: mpsc::UnboundedReceiver<Report>,
+    ) {
+        let mut looking = tokio::time::interval(LOOK_EVERY);
+        let mut changes = self.parts.lender.changes();
+        loop {
+            let wake = self.wake.unwrap_or_else(|| Instant::now() + LOOK_EVERY);
+            tokio::select! {
+                order = orders.recv() => match order {
+                    Some(order) => self.obey(order).await,
+                    None => return,
+                },
+                event = events.recv() => match event {
+                    Some(event) => self.event(event).await,
+                    None => return,
+                },
+                Some(report) = reports.recv() => self.report(report),
+                Ok(()) = changes.changed() => self.offer_soon(),
+                _ = looking.tick() => self.look_around().await,
+                () = tokio::time::sleep_until(self.offer_at) => self.offer().await,
+                () = tokio::time::sleep_until(wake) => {
+                    self.wake = None;
+                    self.step(Input::Tick);
+                }
+            }
+        }
+    }
+
+    async fn obey(&mut self, order: Order) {
+        match order {
+            Order::Want(want, road) => {
+                let width = want.manifest.width as usize;
+                let (id, name) = (want.manifest.id(), want.manifest.name.clone());
+                self.roads.insert(id, (road, name, width));
+                self.step(Input::Want(want));
+            }
+            Order::Plan(want, tell) => {
+                let _ = tell.send(self.hive.plan(Millis(unix_now_ms()), &want));
+            }
+            Order::Look(tell) => {
+                let _ = tell.send(self.view().await);
+            }
+            Order::Heard(input) => self.step(*input),
+        }
+    }
+
+    async fn view(&self) -> View {
+        let now = Millis(unix_now_ms());
+        let known = self.parts.lender.known();
+        let offers = self.hive.offers().iter();
+        let model = |(id, (_, name, _)): (&ManifestId, &(Arc<HiveRoad>, String, usize))| {
+            Some(ModelView { name: name.clone(), stand: self.hive.stand(now, *id)? })
+        };
+        View {
+            me: self.parts.key.id(),
+            addresses: self.parts.swarm.addresses().await.unwrap_or_default(),
+            peers: self.parts.swarm.peers().await.unwrap_or_default(),
+            offers: offers.map(|(node, offer)| (node, offer.content().clone())).collect(),
+            lanes: self.lanes_at.clone(),
+            lent_max: self.parts.lender.bytes(),
+            lent_free: self.parts.lender.free(),
+            held: self.parts.lender.held(),
+            seats: self.parts.stats.seats.load(std::sync::atomic::Ordering::Relaxed),
+            models: self.roads.iter().filter_map(model).collect(),
+            names: known.iter().map(|it| (it.manifest.id(), it.manifest.name.clone())).collect(),
+        }
+    }
+
+    async fn event(&mut self, event: Event) {
+        match event {
+            Event::Connected { peer, .. } => {
+                tracing::info!(%peer, "connected");
+                self.ask_for_offers(peer);
+                self.offer_soon();
+            }
+            Event::Disconnected { peer } => {
+                tracing::info!(%peer, "disconnected");
+                self.step(Input::Left(peer));
+            }
+            Event::Gossip { bytes, author, verdict, .. } => match self.take_offer(&bytes) {
+                Some(signer) if signer == author => verdict.accept(),
+                Some(_) => verdict.ignore(),
+                None => verdict.reject(),
+            },
+            Event::Request { bytes, reply, .. } => {
+                let answer = self.answer(&bytes);
+                // One that is too long is a mistake of ours that tests would show.
+                let _ = reply.send(answer.into());
+            }
+            Event::Stream { .. } => {}
+            Event::Mismatch(mismatch) => tracing::warn!("{mismatch}"),
+            Event::Listening { address } => {
+                tracing::info!(%address, "listening for peers");
+                self.offer_soon();
+            }
+            Event::Reachability(reachability) => {
+                tracing::info!(?reachability, "who can dial this node");
+                self.offer_soon();
+            }
+        }
+    }
+
+    /// Takes an offer in, if it is one; who signed it.
+    fn take_offer(&mut self, bytes: &[u8]) -> Option<NodeId> {
+        let offer = Signed::<Offer>::decode(bytes).ok()?.verify().ok()?;
+        let signer = offer.signer();
+        self.step(Input::Offer(Box::new(offer)));
+        Some(signer)
+    }
+
+    fn ask_for_offers(&self, peer: NodeId) {
+        let (swarm, own) = (self.parts.swarm.clone(), self.own.clone());
+        tokio::spawn(async move {
+            let query = wire::encode(&Query { question: Some(Question::Offers(())) });
+            let Ok(reply) = swarm.ask(peer, query.into()).await else { return };
+            let Ok(answer) = wire::decode::<Answer>(&reply) else { return };
+            for bytes in answer.offers {
+                let offer = Signed::<Offer>::decode(&bytes).map(Signed::verify);
+                let (Ok(Ok(offer)), Some(own)) = (offer, own.upgrade()) else { return };
+                let _ = own.send(Order::Heard(Box::new(Input::Offer(Box::new(offer))))).await;
+            }
+        });
+    }
+
+    fn answer(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut answer = Answer::default();
+        match wire::decode::<Query>(bytes).ok().and_then(|query| query.question) {
+            Some(Question::Offers(())) => {
+                let known = self.hive.offers().iter().map(|(_, offer)| offer.signed().encode());
+                answer.offers = known.take(OFFERS_MAX - 1).collect();
+                answer.offers.extend(self.own_offer(self.last_sequence));
+            }
+            Some(Question::Manifest(id)) => {
+                let id = ManifestId::from_slice(&id).expect("checked when it was read");
+                answer.manifest =
+                    self.parts.lender.manifest(id).map_or(Vec::new(), |m| wire::encode(&*m));
+            }
+            // What cannot be read is answered with nothing.
+            None => {}
+        }
+        wire::encode(&answer)
+    }
+
+    fn report(&mut self, report: Report) {
+        match report {
+            Report::Dropped { node, why } => self.step(Input::Dropped { node, why }),
+            Report::Failed {
+                error: PassageError::Refused { node, reason: Reason::NotHeld, text, .. },
+                ..
+            } => {
+                // It has given the part up since.
+                self.step(Input::Dropped { node, why: text });
+            }
+            Report::Failed { route, error } => tracing::warn!(route, %error, "a passage failed"),
+        }
+    }
+
+    async fn look_around(&mut self) {
+        let peers = self.parts.swarm.peers().await.unwrap_or_default();
+        for peer in peers {
+            if let Some(rtt) = peer.rtt_us {
+                self.step(Input::Reached(peer.id, rtt));
+            }
+        }
+        let at = self.lanes_seen().await;
+        if at != self.lanes_at {
+            self.lanes_at = at;
+            self.offer_soon();
+        }
+        self.step(Input::Tick);
+    }
+
+    /// Where this node's lanes are: on the hosts at which its swarm can be dialled.
+    async fn lanes_seen(&self) -> Vec<Address> {
+        if let Some(told) = self.parts.lanes_at {
+            return vec![Address::new(told)];
+        }
+        let listens = self.parts.lanes.address();
+        if !listens.ip().is_unspecified() {
+            return vec![Address::new(listens)];
+        }
+        let addresses = self.parts.swarm.addresses().await.unwrap_or_default();
+        let mut hosts: Vec<IpAddr> = addresses.iter().filter_map(host).collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        if hosts.iter().any(|ip| !ip.is_loopback()) {
+            hosts.retain(|ip| !ip.is_loopback());
+        }
+        let at = |ip| Address::new(SocketAddr::new(ip, listens.port()));
+        hosts.into_iter().map(at).take(8).collect()
+    }
+
+    fn offer_soon(&mut self) {
+        self.offer_at = self.offer_at.min(Instant::now() + OFFER_SOON);
+    }
+
+    fn own_offer(&self, sequence: u64) -> Option<Vec<u8>> {
+        let lender = &self.parts.lender;
+        let mut health = (self.parts.health)();
+        health.neighbours = self.hive.offers().near().named();
+        let seats = self.parts.stats.seats.load(std::sync::atomic::Ordering::Relaxed) as usize;
+        let offer = Offer {
+            sequence,
+            life_ms: OFFER_LIFE_MS,
+            protocol: PROTOCOL,
+            program: concat!("cadencia ", env!("CARGO_PKG_VERSION")).into(),
+            class: compute::numeric::CLASS.into(),
+            lanes: self.lanes_at.clone(),
+            health: Some(health),
+            held: lender.held(),
+            files: lender.files().iter().take(32).map(|id| id.0.to_vec()).collect(),
+            memory_free_mb: u32::try_from(lender.free() / 1_000_000).unwrap_or(u32::MAX),
+            seats_free: super::stages::SEATS_MAX.saturating_sub(seats) as u32,
+        };
+        match Verified::sign(offer, &self.parts.key) {
+            Ok(offer) => Some(offer.signed().encode()),
+            Err(error) => {
+                tracing::error!(%error, "this node's own offer is not valid");
+                None
+            }
+        }
+    }
+
+    async fn offer(&mut self) {
+        self.offer_at = Instant::now() + OFFER_EVERY;
+        self.lanes_at = self.lanes_seen().await;
+        self.last_sequence = unix_now_ms().max(self.last_sequence + 1);
+        let Some(bytes) = self.own_offer(self.last_sequence) else { return };
+        if let Err(error) = self.parts.swarm.publish(OFFERS, bytes.into()).await {
+            // As long as nobody is connected, that is no news.
+            tracing::debug!(%error, "an offer was not gossiped");
+        }
+    }
+
+    fn step(&mut self, input: Input) {
+        for effect in self.hive.handle(Millis(unix_now_ms()), input) {
+            match effect {
+                Effect::Prepare { node, manifest, halves, sources } => {
+                    self.prepare(node, manifest, halves, sources);
+                }
+                Effect::Route { manifest, number, front, legs, words } => {
+                    let Some((road, _, width)) = self.roads.get(&manifest) else { continue };
+                    road.set_route(Ok(Arc::new(Route {
+                        number,
+                        manifest: manifest.0.to_vec(),
+                        legs,
+                        words,
+                        row_bytes: row_bytes(*width),
+                        replication: self.parts.replication,
+                    })));
+                    self.route.send_modify(|routes| {
+                        routes.entry(manifest).or_insert(front);
+                    });
+                }
+                Effect::NoRoute { manifest, why } => {
+                    tracing::warn!(why, "no route");
+                    if let Some((road, ..)) = self.roads.get(&manifest) {
+                        road.set_route(Err(why));
+                    }
+                }
+                Effect::Say(text) => tracing::info!("{text}"),
+                Effect::Wake(at) => {
+                    let ms = at.since(Millis(unix_now_ms()));
+                    self.wake = Some(Instant::now() + Duration::from_millis(ms));
+                }
+            }
+        }
+        self.tell_how_far();
+    }
+
+    /// Whoever asks for a model without a route hears how far it is.
+    fn tell_how_far(&self) {
+        let now = Millis(unix_now_ms());
+        for (id, (road, ..)) in &self.roads {
+            let why = self.hive.stand(now, *id).and_then(|stand| stand.why_not());
+            if let (Some(why), Err(_)) = (why, road.route()) {
+                road.set_route(Err(why));
+            }
+        }
+    }
+
+    /// Asks a node to get a part ready, and listens to how far it is.
+    fn prepare(&self, node: Hop, manifest: ManifestId, halves: Halves, sources: Vec<Hop>) {
+        let (lanes, own) = (self.parts.lanes.clone(), self.own.clone());
+        self.parts.lanes.spawn(async move {
+            let who = node.node();
+            let prepare = Prepare { manifest: manifest.0.to_vec(), halves: Some(halves), sources };
+            let (why, refused) = match get_ready(&lanes, &node, prepare, &own).await {
+                Ok(None) => return,
+                Ok(Some(why)) => (why, true),
+                Err(error) => (format!("{error:#}"), false),
+            };
+            tell(&own, Input::Unprepared { node: who, manifest, halves, why, refused }).await;
+        });
+    }
+}
+
+/// Tells the hub what came of a task.
+async fn tell(own: &mpsc::WeakSender<Order>, input: Input) {
+    if let Some(own) = own.upgrade() {
+        // It may be stopping.
+        let _ = own.send(Order::Heard(Box::new(input))).await;
+    }
+}
+
+/// Asks for a part until it is ready (`None`) or refused (why).
+async fn get_ready(
+    lanes: &Lanes,
+    node: &Hop,
+    prepare: Prepare,
+    own: &mpsc::WeakSender<Order>,
+) -> anyhow::Result<Option<String>> {
+    let (who, halves) = (node.node(), prepare.halves.expect("it is said"));
+    let manifest = ManifestId::from_slice(&prepare.manifest).expect("it is an id");
+    let mut pipe = post::dial(lanes, node).await?;
+    let line = Line::from(Say::Prepare(prepare));
+    pipe.send(&wire::encode(&line), [Bytes::new()]).await?;
+    loop {
+        let frame = tokio::time::timeout(PREPARE_SILENCE_MAX, pipe.recv()).await;
+        let silent = |_| anyhow::anyhow!("was silent for {} s", PREPARE_SILENCE_MAX.as_secs());
+        let frame = frame.map_err(silent)??;
+        let Some(frame) = frame else { anyhow::bail!("ended before the part was ready") };
+        match post::read(&frame)? {
+            Say::Prepared(at) => {
+                let (done, whole, ready) = (at.done, at.whole, at.ready);
+                let input = Input::Prepared { node: who, manifest, halves, done, whole, ready };
+                tell(own, input).await;
+                if ready {
+                    return Ok(None);
+                }
+            }
+            Say::Refused(refused) => return Ok(Some(refused.text)),
+            _ => anyhow::bail!("says what is not asked"),
+        }
+    }
+}
+
+/// The host in an address that leads straight to it.
+fn host(address: &Multiaddr) -> Option<IpAddr> {
+    if address.iter().any(|part| matches!(part, Protocol::P2pCircuit)) {
+        return None;
+    }
+    address.iter().find_map(|part| match part {
+        Protocol::Ip4(ip) if !ip.is_unspecified() => Some(ip.into()),
+        Protocol::Ip6(ip) if !ip.is_unspecified() => Some(ip.into()),
+        _ => None,
+    })
+}
