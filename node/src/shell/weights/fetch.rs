@@ -177,6 +177,7 @@ impl Fetch {
         core.until(|_| hold.stock().has(&self.parts).then_some(())).await?;
         let stock = Arc::clone(hold.stock());
         aside(move || stock.sync()).await?;
+        core.tell();
         Ok(Ready { path: hold.stock().path(), hold })
     }
 }

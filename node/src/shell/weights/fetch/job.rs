@@ -277,9 +277,15 @@ impl Core {
     }
 
     /// Tells everyone who waits how things are.
-    fn tell(&self) {
+    pub fn tell(&self) {
         let progress = self.lock().progress(Instant::now());
-        self.news.send_replace(progress);
+        self.news.send_modify(|told| {
+            *told = match progress.whole {
+                // Nobody wants anything any more: what was told last stays true.
+                0 => Progress { sources: progress.sources, ..*told },
+                _ => progress,
+            }
+        });
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

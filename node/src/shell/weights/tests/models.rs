@@ -159,10 +159,7 @@ fn a_part_can_be_loaded_again_and_again_while_others_arrive() {
 
 /// What the first half-block makes of a row of zeros.
 fn rows(model: &Arc<Model>) -> Vec<i16> {
-    let width = model.summary().width;
-    let mut rows = compute::numeric::block::BlockVec::default();
-    rows.m.resize(width, 0);
-    rows.e.resize(width / 32, 0);
+    let mut rows = compute::numeric::block::BlockVec::zeros(model.summary().width);
     model.stage(0..1, 1).feed(&mut rows).unwrap();
     rows.m.to_vec()
 }
