@@ -1,5 +1,7 @@
 //! Everything that has an effect: files, threads, terminals, sockets, clocks and dice.
 
+#[allow(dead_code, unused_imports, reason = "the hive that uses it is being built")]
+mod admission;
 mod args;
 mod ask;
 mod constraint;

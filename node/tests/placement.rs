@@ -65,7 +65,8 @@ fn held(start: usize) -> Held {
 #[test]
 fn a_thousand_candidates_are_placed_at_once() {
     let rates = Rates { int8_gops: 400, read_mb_s: 20_000 };
-    let me = Me { node: id(u64::MAX), memory_bytes: 8_000_000_000, rates, whole: true, front: None };
+    let me =
+        Me { node: id(u64::MAX), memory_bytes: 8_000_000_000, rates, whole: true, front: None };
     let refusals = Refusals::default();
     let roads = |a: NodeId, b: NodeId| 1000 + u64::from(a.0[7] ^ b.0[7]) * 200;
     for (memory_mb_max, cuts) in [

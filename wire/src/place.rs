@@ -1,7 +1,7 @@
 //! Where and when: parts of a model, addresses, time.
 
-use std::fmt;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::fmt;
 use std::ops::Range;
 
 use prost::Message;

@@ -15,7 +15,9 @@ use wire::{Address, Halves, Manifest, ManifestId, Millis, NodeId, Offer, Verifie
 
 use super::fitness::{Beliefs, Observed, Rates};
 use super::lane::Leg;
-use super::place::{Candidate, Me, NoRoute, OVERHEAD_BYTES, Plan, Refusals, Scene, Task, Until, Wish, place};
+use super::place::{
+    Candidate, Me, NoRoute, OVERHEAD_BYTES, Plan, Refusals, Scene, Task, Until, Wish, place,
+};
 
 /// How long a node may say nothing while it gets ready, milliseconds. Loading says how far it is
 /// several times a second.

@@ -238,10 +238,7 @@ fn start_swarm(
     Swarm::start(config, &runtime).context("cannot become part of a hive")
 }
 
-fn start_lanes(
-    key: &Key,
-    at: SocketAddr,
-) -> Result<(Lanes, mpsc::Receiver<lanes::Incoming>)> {
+fn start_lanes(key: &Key, at: SocketAddr) -> Result<(Lanes, mpsc::Receiver<lanes::Incoming>)> {
     let keys = Keypair::ed25519_from_bytes(key.secret()).context("the node's key is none")?;
     let hello = Hello {
         protocol: PROTOCOL,

@@ -94,7 +94,9 @@ impl Api {
             Phase::Loading { done, whole } => (*done, *whole),
             Phase::Waiting(why) => {
                 let message = format!("the hive does not compute this model yet: {why}");
-                return Err(Fault::new(StatusCode::SERVICE_UNAVAILABLE, "loading", message).later(2));
+                return Err(
+                    Fault::new(StatusCode::SERVICE_UNAVAILABLE, "loading", message).later(2)
+                );
             }
         };
         let percent = done.saturating_mul(100).checked_div(whole).unwrap_or(0).min(100);

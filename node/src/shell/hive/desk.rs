@@ -182,9 +182,8 @@ impl Lender {
     fn try_load(&self, key: Key, tell: &watch::Sender<Progress>) -> Result<Kept, (Reason, String)> {
         let (manifest, halves) = key;
         let local = self.locals().get(&manifest).cloned();
-        let local = local.ok_or_else(|| {
-            (Reason::NotHeld, "the files of this model are not here".to_owned())
-        })?;
+        let local = local
+            .ok_or_else(|| (Reason::NotHeld, "the files of this model are not here".to_owned()))?;
         let broken = |error: &dyn std::fmt::Display| (Reason::Internal, error.to_string());
         let blueprint = Blueprint::read(&local.path).map_err(|error| broken(&error))?;
         if halves.range().end > blueprint.halves {
@@ -228,7 +227,8 @@ impl Lender {
             let oldest = idle.min_by_key(|(_, held)| held.wanted).map(|(key, _)| *key);
             let Some(key) = oldest else {
                 let needed = (weights + OVERHEAD + least) / 1_000_000;
-                let text = format!("it takes {needed} MB and {} MB are free here", free / 1_000_000);
+                let text =
+                    format!("it takes {needed} MB and {} MB are free here", free / 1_000_000);
                 return Err((Reason::Full, text));
             };
             state.parts.remove(&key);

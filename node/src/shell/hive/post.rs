@@ -123,7 +123,8 @@ pub fn connect(lanes: &Lanes, orders: mpsc::Sender<Order>, session: Session, hop
 async fn feed(lanes: Lanes, session: Session, hop: Hop, frames: Frames) -> anyhow::Result<()> {
     let pipe = dial(&lanes, &hop).await?;
     let (mut sender, mut receiver) = pipe.split();
-    let first = Line::from(Say::Feed(wire::lane::Feed { session: session.0.to_vec(), leg: hop.leg }));
+    let first =
+        Line::from(Say::Feed(wire::lane::Feed { session: session.0.to_vec(), leg: hop.leg }));
     sender.send(&wire::encode(&first), [Bytes::new()]).await?;
     let delivering = frames.deliver(sender);
     tokio::pin!(delivering);
@@ -159,4 +160,3 @@ pub async fn listen(
     }
     Ok(())
 }
-

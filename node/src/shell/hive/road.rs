@@ -103,7 +103,9 @@ impl HiveRoad {
         *self.route.lock().unwrap_or_else(PoisonError::into_inner) = route;
     }
 
-    fn open_ones(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, mpsc::UnboundedSender<Command>>> {
+    fn open_ones(
+        &self,
+    ) -> std::sync::MutexGuard<'_, BTreeMap<u64, mpsc::UnboundedSender<Command>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

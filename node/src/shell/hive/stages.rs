@@ -119,11 +119,7 @@ pub struct StageStats {
 pub type Connect = Box<dyn Fn(Session, Hop) -> Outlet + Send>;
 
 /// Starts the thread; it ends when all senders of orders are gone.
-pub fn start(
-    connect: Connect,
-    stats: Arc<StageStats>,
-    take: mpsc::Receiver<Order>,
-) -> Result<()> {
+pub fn start(connect: Connect, stats: Arc<StageStats>, take: mpsc::Receiver<Order>) -> Result<()> {
     let work = move || Host::new(connect, stats).run(&take);
     std::thread::Builder::new()
         .name("stages".into())
@@ -242,8 +238,12 @@ impl Host {
 
     fn take_back(&mut self, manifest: ManifestId, halves: Halves) {
         let of = |place: &Place| place.manifest == manifest && place.halves == halves;
-        let gone: Vec<Session> =
-            self.places.iter().filter(|(_, place)| of(place)).map(|(session, _)| *session).collect();
+        let gone: Vec<Session> = self
+            .places
+            .iter()
+            .filter(|(_, place)| of(place))
+            .map(|(session, _)| *session)
+            .collect();
         for session in gone {
             let text = "this part of the model is being given up".to_owned();
             self.refuse(session, Reason::Leaving, text);
@@ -422,7 +422,8 @@ impl Host {
         for n in 1..=self.parts.len() {
             let i = (self.last + n) % self.parts.len();
             let lent = self.parts[i].lent.clone();
-            let own = |place: &Place| place.manifest == lent.manifest && place.halves == lent.halves;
+            let own =
+                |place: &Place| place.manifest == lent.manifest && place.halves == lent.halves;
             let waiting = self.places.iter().filter(|(_, place)| own(place));
             let (sessions, frames): (Vec<Session>, Vec<Waiting>) = waiting
                 .filter_map(|(session, place)| {

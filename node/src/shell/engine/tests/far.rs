@@ -165,7 +165,8 @@ fn answers_over_a_road_are_those_of_a_whole_model() {
     for (round, mishaps) in [0, 0, 2, 10].into_iter().enumerate() {
         let wishes: Vec<Wish> = (0..8).map(|_| Wish::random(dice)).collect();
         let solo: Vec<Answered> = wishes.iter().map(|wish| alone(&serving, wish)).collect();
-        for (guessing, pages) in [(Guessing::On, 400), (Guessing::Off, Limits::pages_min(CONTEXT))] {
+        for (guessing, pages) in [(Guessing::On, 400), (Guessing::Off, Limits::pages_min(CONTEXT))]
+        {
             let limits = Limits { parallel: 8, pages, guessing };
             let (found, more) = far_together(mishaps, &wishes, limits, dice);
             kept += more;
