@@ -35,14 +35,11 @@ fn serve() -> Result<()> {
     println!("{} {}", lanes.id(), lanes.address());
     std::io::stdout().flush()?;
     let work = lanes.spawn(async move {
-        while let Some(Incoming { mut pipe, .. }) = incoming.recv().await {
-            while let Ok(Some(frame)) = pipe.recv().await {
-                if pipe.send(&frame.header, [frame.body]).await.is_err() {
-                    break;
-                }
+        let Some(Incoming { mut pipe, .. }) = incoming.recv().await else { return };
+        while let Ok(Some(frame)) = pipe.recv().await {
+            if pipe.send(&frame.header, [frame.body]).await.is_err() {
+                break;
             }
-            // The only client is gone.
-            break;
         }
     });
     wait(work)

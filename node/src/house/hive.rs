@@ -270,6 +270,22 @@ impl Hive {
         place(&Task::of(&want.manifest, want.wish), &scene)
     }
 
+    /// As [`Hive::plan`], with fewer stages than are wished for where there are too few nodes.
+    fn plan_for_less(&self, now: Millis, want: &Want) -> Result<Plan, NoRoute> {
+        let first = self.plan(now, want);
+        let least = u32::from(want.me.front.is_some());
+        for stages_min in (least..want.wish.stages_min).rev() {
+            if first.is_ok() {
+                break;
+            }
+            let wish = Wish { stages_min, ..want.wish };
+            if let Ok(plan) = self.plan(now, &Want { wish, ..want.clone() }) {
+                return Ok(plan);
+            }
+        }
+        first
+    }
+
     /// Takes what happens; says what to do.
     pub fn handle(&mut self, now: Millis, input: Input) -> Vec<Effect> {
         let mut effects = Vec::new();
@@ -476,7 +492,7 @@ impl Hive {
     /// Looks for a route for a model, or for a better one.
     fn look(&mut self, now: Millis, id: ManifestId, effects: &mut Vec<Effect>) {
         let model = &self.models[&id];
-        let planned = self.plan(now, &model.want);
+        let planned = self.plan_for_less(now, &model.want);
         let used = model.used.as_ref();
         let pending = model.next.is_some();
         let next = match planned {

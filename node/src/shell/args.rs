@@ -251,6 +251,9 @@ pub struct HiveFlags {
     /// Address for rows of models, UDP [default: the port after that of --listen]
     #[arg(long, value_name = "HOST:PORT")]
     pub lanes: Option<String>,
+    /// Address at which others reach --lanes, where it is another, as with a forwarded port
+    #[arg(long, value_name = "HOST:PORT")]
+    pub lanes_at: Option<String>,
     /// Folder of what the node must remember: its key and its peers [default: cadencia/state in the
     /// user's data folder]
     #[arg(long, value_name = "DIR")]
@@ -267,6 +270,9 @@ pub struct HiveFlags {
     /// Have each stage computed by so many nodes; the fastest result counts, 1 to 3 [default: 1]
     #[arg(long, value_name = "N")]
     pub replicate: Option<u32>,
+    /// Nodes that stand by for each stage, fed along so that they can take over, 0 to 2 [default: 1]
+    #[arg(long, value_name = "N")]
+    pub spares: Option<u32>,
     /// Whether to look for nodes on the local network [default: true]
     #[arg(long, value_name = "BOOL")]
     pub mdns: Option<bool>,
@@ -279,11 +285,13 @@ impl HiveFlags {
             join: given(&self.join),
             listen: self.listen.clone(),
             lanes: self.lanes.clone(),
+            lanes_at: self.lanes_at.clone(),
             state_dir: self.state_dir.clone(),
             lend_mb: self.lend_mb,
             own_mb: self.own_mb,
             stages: self.stages,
             replicate: self.replicate,
+            spares: self.spares,
             mdns: self.mdns,
             ..layer
         }

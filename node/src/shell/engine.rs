@@ -454,9 +454,10 @@ impl<'a> Engine<'a> {
                 far.close(&running);
             }
             self.remember(&running);
-            let event = match running.broken() {
-                Some(why) => Event::Failed(why),
-                None => {
+            let event = match (running.given_up.take(), running.broken()) {
+                (Some(why), _) => Event::Unreachable(why),
+                (None, Some(why)) => Event::Failed(why),
+                (None, None) => {
                     running.say_the_rest();
                     let outcome = running.outcome();
                     let stats = &self.serving.stats;
@@ -538,7 +539,7 @@ impl<'a> Solo<'a> {
                     Event::Heard(heard) => hear(heard),
                     Event::Done(outcome) => return Ok(outcome),
                     // Steps that fail have ended this already.
-                    Event::Failed(_) => return Err(AnswerError::Mute),
+                    Event::Failed(_) | Event::Unreachable(_) => return Err(AnswerError::Mute),
                 }
             }
         }

@@ -114,6 +114,11 @@ impl HiveNode {
             stats: stats.clone(),
             health: Box::new(move || health(rates, threads)),
             replication,
+            lanes_at: settings
+                .lanes_at
+                .as_deref()
+                .map(|at| address(at, "--lanes-at"))
+                .transpose()?,
         };
         let hub = Hub::start(parts, events, told);
         let mut page_secret = [0; 32];
@@ -136,6 +141,7 @@ impl HiveNode {
             sequences: 1,
             stages_min: settings.stages,
             replicas: settings.replicate,
+            spares: settings.spares,
             prompt: PROMPT_USUAL,
             answer: ANSWER_USUAL,
             ..Wish::default()

@@ -57,6 +57,8 @@ pub enum Event {
     Done(Outcome),
     /// There is none, through no fault of the client's.
     Failed(String),
+    /// There is none now, for other nodes do not do their part.
+    Unreachable(String),
 }
 
 /// Whoever waits for an answer, as the engine sees them.

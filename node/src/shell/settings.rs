@@ -28,6 +28,8 @@ const DRAIN_SECONDS_MAX: u64 = 3600;
 const NAMES_MAX: usize = 64;
 /// Nodes that may compute a stage at a time.
 const REPLICAS_MAX: u64 = 3;
+/// Nodes that may stand by for a stage.
+const SPARES_MAX: u64 = crate::house::place::SPARES_MAX as u64;
 /// How long a stream may be silent, milliseconds: less than proxies wait.
 const KEEP_ALIVE_MS_MAX: u64 = 600_000;
 
@@ -178,6 +180,8 @@ pub struct Layer {
     pub listen: Option<String>,
     /// Where its lanes listen, `HOST:PORT`.
     pub lanes: Option<String>,
+    /// Where others reach its lanes, if that is elsewhere: `HOST:PORT`.
+    pub lanes_at: Option<String>,
     /// Folder of what the node must remember.
     pub state_dir: Option<PathBuf>,
     /// Memory lent to other nodes, megabytes.
@@ -188,6 +192,8 @@ pub struct Layer {
     pub stages: Option<u32>,
     /// Nodes that compute each stage at a time.
     pub replicate: Option<u32>,
+    /// Nodes that stand by for each stage.
+    pub spares: Option<u32>,
     /// Whether nodes of the local network are looked for.
     pub mdns: Option<bool>,
     /// How long a stopping node lets answers finish, seconds.
@@ -259,11 +265,13 @@ impl Layer {
             join: list("CADENCIA_JOIN", &text),
             listen: text("CADENCIA_LISTEN"),
             lanes: text("CADENCIA_LANES"),
+            lanes_at: text("CADENCIA_LANES_AT"),
             state_dir: text("CADENCIA_STATE_DIR").map(PathBuf::from),
             lend_mb: number("CADENCIA_LEND_MB", &text)?,
             own_mb: number("CADENCIA_OWN_MB", &text)?,
             stages: number("CADENCIA_STAGES", &text)?,
             replicate: number("CADENCIA_REPLICATE", &text)?,
+            spares: number("CADENCIA_SPARES", &text)?,
             mdns: match text("CADENCIA_MDNS").as_deref() {
                 None => None,
                 Some("true" | "on" | "1") => Some(true),
@@ -301,11 +309,13 @@ impl Layer {
             join: self.join.or(under.join),
             listen: self.listen.or(under.listen),
             lanes: self.lanes.or(under.lanes),
+            lanes_at: self.lanes_at.or(under.lanes_at),
             state_dir: self.state_dir.or(under.state_dir),
             lend_mb: self.lend_mb.or(under.lend_mb),
             own_mb: self.own_mb.or(under.own_mb),
             stages: self.stages.or(under.stages),
             replicate: self.replicate.or(under.replicate),
+            spares: self.spares.or(under.spares),
             mdns: self.mdns.or(under.mdns),
             drain_seconds: self.drain_seconds.or(under.drain_seconds),
             log: self.log.or(under.log),
@@ -405,6 +415,8 @@ pub struct Settings {
     pub listen: Option<String>,
     /// Where its lanes listen; `None` for the port after that of `listen`.
     pub lanes: Option<String>,
+    /// Where others reach its lanes, if that is elsewhere, as behind a port that is forwarded.
+    pub lanes_at: Option<String>,
     /// Folder of what the node must remember: its key, its peers.
     pub state_dir: PathBuf,
     /// Memory lent to other nodes, megabytes; `None` for half of what is free.
@@ -416,6 +428,8 @@ pub struct Settings {
     pub stages: u32,
     /// Nodes that compute each stage at a time, 1 to 3.
     pub replicate: u32,
+    /// Nodes that stand by for each stage, 0 to 2.
+    pub spares: u32,
     /// Whether nodes of the local network are looked for.
     pub mdns: bool,
     /// How long a stopping node lets answers finish, seconds.
@@ -452,11 +466,13 @@ impl Settings {
             join: top.join.unwrap_or_default(),
             listen: top.listen,
             lanes: top.lanes,
+            lanes_at: top.lanes_at,
             state_dir: top.state_dir.unwrap_or_else(|| models_dir.with_file_name("state")),
             lend_mb: top.lend_mb,
             own_mb: top.own_mb,
             stages: top.stages.unwrap_or(0),
             replicate: top.replicate.unwrap_or(1),
+            spares: top.spares.unwrap_or(1),
             mdns: top.mdns.unwrap_or(true),
             drain_seconds: top.drain_seconds.unwrap_or(20),
             log: top.log,
@@ -494,11 +510,13 @@ impl Settings {
             join: Some(self.join.clone()),
             listen: self.listen.clone(),
             lanes: self.lanes.clone(),
+            lanes_at: self.lanes_at.clone(),
             state_dir: Some(self.state_dir.clone()),
             lend_mb: self.lend_mb,
             own_mb: self.own_mb,
             stages: Some(self.stages),
             replicate: Some(self.replicate),
+            spares: Some(self.spares),
             mdns: Some(self.mdns),
             drain_seconds: Some(self.drain_seconds),
             log: self.log.clone(),
@@ -516,6 +534,7 @@ impl Settings {
         self.within("queue", self.queue as u64, 0, QUEUE_MAX as u64)?;
         self.within("join", self.join.len() as u64, 0, NAMES_MAX as u64)?;
         self.within("stages", self.stages.into(), 0, crate::house::place::STAGES_MAX.into())?;
+        self.within("spares", self.spares.into(), 0, SPARES_MAX)?;
         self.within("replicate", self.replicate.into(), 1, REPLICAS_MAX)?;
         self.within("drain_seconds", self.drain_seconds, 0, DRAIN_SECONDS_MAX)?;
         self.within("keep_alive_ms", self.keep_alive_ms, 10, KEEP_ALIVE_MS_MAX)?;

@@ -270,7 +270,7 @@ fn probe(
             }
             match events.try_recv() {
                 Ok(Event::Done(_)) => return Ok(()),
-                Ok(Event::Failed(why)) => break why,
+                Ok(Event::Failed(why) | Event::Unreachable(why)) => break why,
                 Ok(Event::Begun | Event::Heard(_)) => continue,
                 Err(_) if Instant::now() >= deadline => {
                     break "no answer to a probe yet".to_owned();

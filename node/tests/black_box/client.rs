@@ -125,6 +125,12 @@ impl Client {
         Stream { client: self, headers, buffer: String::new() }
     }
 
+    /// All events of a streamed answer whose head was read.
+    pub fn events(self) -> Vec<String> {
+        let headers = BTreeMap::new();
+        Stream { client: self, headers, buffer: String::new() }.rest()
+    }
+
     /// The next chunk of a chunked body; `None` at its end.
     fn chunk(&mut self) -> Option<Vec<u8>> {
         let size = self.line();

@@ -89,12 +89,13 @@ fn stages(case: &Case, route: &[(usize, Halves)]) -> Vec<Stage> {
     let used: BTreeSet<_> = stages.iter().map(|stage| stage.node).collect();
     let twins = (case.task.wish.replicas.clamp(1, 3) - 1) as usize;
     for (at, stage) in stages.iter_mut().enumerate() {
-        stage.twins = rest.standing_by(at, twins, &used);
+        stage.twins = rest.standing_by(at, twins, &used, &used);
     }
     for (at, stage) in stages.iter_mut().enumerate() {
-        let mut taken = used.clone();
+        let mut taken = BTreeSet::from([stage.node]);
         taken.extend(&stage.twins);
-        stage.spares = rest.standing_by(at, SPARES_MAX, &taken);
+        let spares = (case.task.wish.spares as usize).min(SPARES_MAX);
+        stage.spares = rest.standing_by(at, spares, &taken, &used);
     }
     stages
 }
@@ -124,16 +125,26 @@ impl Rest<'_> {
         }
     }
 
-    /// Up to `count` that are not `taken` and could compute a stage, the best first; memory is set aside
+    /// Up to `count` that are not `taken` and could compute a stage, the best first, and those in `used`
+    /// after all others, for their loss would cost a stage and a spare at once. Memory is set aside
     /// for them.
-    fn standing_by(&mut self, at: usize, count: usize, taken: &BTreeSet<NodeId>) -> Vec<NodeId> {
+    fn standing_by(
+        &mut self,
+        at: usize,
+        count: usize,
+        taken: &BTreeSet<NodeId>,
+        used: &BTreeSet<NodeId>,
+    ) -> Vec<NodeId> {
         let (case, halves) = (self.case, self.route[at].1);
         let free = |i: &usize| {
             let able = &case.ables[*i];
             able.permits(halves) && !taken.contains(&able.node)
         };
         let mut others: Vec<usize> = (0..case.ables.len()).filter(free).collect();
-        others.sort_by_cached_key(|i| (self.cost(at, *i), case.ables[*i].node));
+        others.sort_by_cached_key(|i| {
+            let node = case.ables[*i].node;
+            (used.contains(&node), self.cost(at, *i), node)
+        });
         let mut chosen = Vec::new();
         for able in others.into_iter().map(|i| &case.ables[i]) {
             if chosen.len() < count

@@ -31,6 +31,8 @@ pub struct Wish {
     pub stages_min: u32,
     /// Nodes that compute each stage at a time, 1 to 3; the fastest answer counts.
     pub replicas: u32,
+    /// Nodes that stand by for each stage, 0 to 2.
+    pub spares: u32,
     /// Tokens of a usual prompt.
     pub prompt: u32,
     /// Tokens of a usual answer.
@@ -46,6 +48,7 @@ impl Default for Wish {
             sequences: 1,
             stages_min: 0,
             replicas: 1,
+            spares: 1,
             prompt: 256,
             answer: 256,
             cuts: Cuts::Layers,

@@ -253,9 +253,7 @@ impl<'a> Running<'a> {
 
     /// Why its answer was broken off, if it was.
     pub fn broken(&self) -> Option<String> {
-        let given_up = self.given_up.clone();
         match &self.body {
-            _ if given_up.is_some() => given_up,
             Body::Answer(writing) => writing.broken().map(ToString::to_string),
             Body::Embedding(_) => None,
         }

@@ -109,7 +109,7 @@ impl Answered {
                 self.tokens = outcome.tokens;
                 self.finish = Some(outcome.finish);
             }
-            Event::Failed(why) => panic!("{why}"),
+            Event::Failed(why) | Event::Unreachable(why) => panic!("{why}"),
             Event::Begun | Event::Heard(_) => {}
         }
     }

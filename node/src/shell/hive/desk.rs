@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,8 @@ const POSITIONS_MAX: usize = SEATS_MAX * 2048;
 const POSITIONS_MIN: usize = 2048;
 /// Memory of buffers beside weights and caches, as placement counts it.
 const OVERHEAD: u64 = crate::house::place::OVERHEAD_BYTES;
+/// After how long a part that no sequence uses may be given up for another.
+const UNUSED: Duration = Duration::from_secs(10);
 /// Parts at a time.
 const PARTS_MAX: usize = 8;
 
@@ -206,7 +209,8 @@ impl Lender {
         let model = model.map_err(|error| broken(&error))?;
         let pages = model.pages_of(&halves.range(), pages);
         let bytes = weights + pages.max() as u64 * page + OVERHEAD;
-        let lent = Arc::new(Lent { manifest, halves, model, pages });
+        let seats = AtomicU64::new(0);
+        let lent = Arc::new(Lent { manifest, halves, model, pages, seats });
         Ok(Kept { lent, bytes, wanted: Instant::now() })
     }
 
@@ -239,7 +243,7 @@ impl Lender {
 
 /// Whether no sequence uses a part.
 fn is_idle(held: &Kept) -> bool {
-    held.lent.pages.taken() == 0 && held.wanted.elapsed() > Duration::from_secs(60)
+    held.lent.seats.load(Ordering::Relaxed) == 0 && held.wanted.elapsed() > UNUSED
 }
 
 impl Desk for Lender {

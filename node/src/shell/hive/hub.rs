@@ -91,6 +91,8 @@ pub struct Parts {
     pub health: Box<dyn Fn() -> Health + Send + Sync>,
     /// Whether other nodes of each leg compute everything, too.
     pub replication: Replication,
+    /// Where others reach its lanes, if the user says so.
+    pub lanes_at: Option<SocketAddr>,
 }
 
 /// A handle to the hub.
@@ -344,6 +346,9 @@ impl Running {
 
     /// Where this node's lanes are: on the hosts at which its swarm can be dialled.
     async fn lanes_seen(&self) -> Vec<Address> {
+        if let Some(told) = self.parts.lanes_at {
+            return vec![Address::new(told)];
+        }
         let listens = self.parts.lanes.address();
         if !listens.ip().is_unspecified() {
             return vec![Address::new(listens)];

@@ -56,6 +56,8 @@ pub struct Lent {
     pub model: Arc<Model>,
     /// Pages for sequences in it.
     pub pages: Arc<Pages>,
+    /// Sequences in it now.
+    pub seats: AtomicU64,
 }
 
 /// What the thread is told.
@@ -300,6 +302,7 @@ impl Host {
         let broken = |error: StepError| refusal(Reason::Broken, error.to_string(), 0);
         let stage = stage.map_err(broken)?;
         part.reserved += reserved;
+        part.lent.seats.fetch_add(1, Ordering::Relaxed);
         let rows_max = part.rows_max();
         let width = lent.model.summary().width;
         let plan = SeatPlan {
@@ -414,6 +417,7 @@ impl Host {
         drop(place);
         if let Some(part) = self.part(manifest, halves) {
             part.reserved -= reserved;
+            part.lent.seats.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

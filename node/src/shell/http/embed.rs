@@ -16,7 +16,7 @@ use crate::shell::line::{Event, Turned};
 use super::Api;
 use super::access::{Access, Asked};
 use super::body;
-use super::fault::{Fault, internal, json_response, quoted, stopping, turned};
+use super::fault::{Fault, internal, json_response, quoted, stopping, turned, unreachable};
 use super::fields::Fields;
 use super::group::Group;
 use super::guard::Caller;
@@ -148,6 +148,7 @@ impl Work<'_> {
                     Some(Event::Heard(Heard::Embedding(vector))) => found[n] = Some(vector),
                     Some(Event::Done(outcome)) => ends[n] = Some(outcome),
                     Some(Event::Failed(message)) => return Err(internal(&message)),
+                    Some(Event::Unreachable(message)) => return Err(unreachable(message)),
                     None => return Err(stopping()),
                 }
             }

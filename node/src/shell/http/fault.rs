@@ -99,6 +99,11 @@ pub fn internal(message: &str) -> Fault {
     Fault::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
 }
 
+/// Other nodes do not do their part of an answer.
+pub fn unreachable(message: String) -> Fault {
+    Fault::new(StatusCode::SERVICE_UNAVAILABLE, "no_route", message).later(5)
+}
+
 impl IntoResponse for Fault {
     fn into_response(self) -> Response {
         let mut response = json_response(self.status, &self.json());

@@ -21,7 +21,7 @@ use super::Api;
 use super::access::{Access, Asked, random};
 use super::body;
 use super::choice::{Choice, Delta};
-use super::fault::{Fault, internal, json_response, stopping, turned};
+use super::fault::{Fault, internal, json_response, stopping, turned, unreachable};
 use super::group::Group;
 use super::guard::Caller;
 use super::metrics::Operation;
@@ -112,6 +112,7 @@ impl Talking {
     async fn begin(&mut self) -> Result<(), Fault> {
         match timeout(TURN_TIME_MAX, self.group.event()).await {
             Ok(Some((_, Some(Event::Failed(message))))) => Err(internal(&message)),
+            Ok(Some((_, Some(Event::Unreachable(message))))) => Err(unreachable(message)),
             Ok(Some((_, None)) | None) => Err(stopping()),
             Ok(early) => {
                 self.early = early;
@@ -154,6 +155,7 @@ impl Talking {
                 Ok(Step::Ended(index, delta, finish))
             }
             Some(Event::Failed(message)) => Err(internal(&message)),
+            Some(Event::Unreachable(message)) => Err(unreachable(message)),
             None => Err(stopping()),
         }
     }

@@ -1,0 +1,137 @@
+//! Nodes that are lost in the middle of an answer.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use cadencia_tests::udp_proxy::{UdpProxy, Weather};
+use serde_json::Value;
+
+use crate::client::{Stream, text_of};
+use crate::nest::{Api, Hive, Member, greedy, smollm2, text};
+
+const TOKENS: usize = 80;
+
+/// Streams an answer; `trouble` comes after token 20. The text, and the longest wait after that.
+fn streamed(api: Api, prompt: &str, trouble: impl FnOnce()) -> (String, Duration) {
+    let mut body = greedy(prompt, TOKENS);
+    body["stream"] = true.into();
+    let mut stream: Stream = api.client().stream("/v1/completions", &body);
+    let mut events = Vec::new();
+    let mut trouble = Some(trouble);
+    let mut longest = Duration::ZERO;
+    let mut last = Instant::now();
+    while let Some(event) = stream.next() {
+        if events.len() >= 20 {
+            match trouble.take() {
+                Some(trouble) => trouble(),
+                None => longest = longest.max(last.elapsed()),
+            }
+        }
+        last = Instant::now();
+        let failed = serde_json::from_str::<Value>(&event).is_ok_and(|v| v["error"].is_object());
+        assert!(!failed, "{event}");
+        events.push(event);
+    }
+    assert!(trouble.is_none(), "the answer was long enough");
+    (text_of(&events), longest)
+}
+
+/// petals#587
+#[test]
+fn a_stage_killed_after_token_20_changes_nothing_and_its_spare_goes_on_at_once() {
+    let Some(model) = smollm2() else { return };
+    let mut solo = Member::start(&["--model", model.to_str().unwrap()]);
+    let alone = solo.ready();
+    let prompt = text(110);
+    let expected = alone.continued(&prompt, TOKENS);
+    let mut hive = Hive::start(&model, 3, &["--spares", "1"], &[]);
+    // Spares get ready after the stages.
+    let victim = stage(&mut hive, 0);
+    let (found, longest) = streamed(hive.api, &prompt, || drop(victim));
+    assert_eq!(found, expected);
+    eprintln!("recovery with a warm spare took {longest:?}");
+    assert!(longest < Duration::from_secs(2), "{longest:?}");
+    // The node goes on answering, now over those that are left.
+    assert_eq!(hive.api.continued(&prompt, TOKENS), expected);
+}
+
+/// Takes the worker that computes the stage at this place of the route out of the hive.
+fn stage(hive: &mut Hive, place: usize) -> Member {
+    let found = hive.api.get("/v1/hive").json();
+    let node = &found["models"][0]["plan"]["stages"][place]["node"];
+    let node = node.as_str().unwrap_or_else(|| panic!("no stage {place} in {found}")).to_owned();
+    let at = hive.workers.iter().position(|worker| {
+        let known = found["peers"].as_array().unwrap().iter();
+        let mut known = known.filter(|peer| peer["id"] == *node);
+        known.any(|peer| peer["addresses"].to_string().contains(&port(&worker.address)))
+    });
+    hive.workers.remove(at.unwrap_or_else(|| panic!("{node} is none of {:?}", hive.workers)))
+}
+
+fn port(address: &str) -> String {
+    let port = address.split('/').nth(4).unwrap();
+    format!("/udp/{port}/")
+}
+
+#[test]
+fn without_a_spare_the_answer_is_computed_again_by_others() {
+    let Some(model) = smollm2() else { return };
+    let mut solo = Member::start(&["--model", model.to_str().unwrap()]);
+    let alone = solo.ready();
+    let prompt = text(110);
+    let expected = alone.continued(&prompt, TOKENS);
+    let mut hive = Hive::start(&model, 3, &["--spares", "0"], &[]);
+    let victim = stage(&mut hive, 1);
+    let (found, longest) = streamed(hive.api, &prompt, || drop(victim));
+    assert_eq!(found, expected);
+    eprintln!("recovery without a spare took {longest:?}");
+}
+
+/// A node whose lanes are reached through a proxy.
+struct Behind {
+    proxy: UdpProxy,
+    member: Member,
+}
+
+impl Behind {
+    fn start(model: &str, seed: Option<&str>) -> Self {
+        // A port that is free now; who takes it meanwhile makes the test fail loudly.
+        let free = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let lanes: SocketAddr = free.local_addr().unwrap();
+        let proxy = UdpProxy::start(lanes, Weather::default(), 1).unwrap();
+        drop(free);
+        let (lanes, at) = (lanes.to_string(), proxy.address().to_string());
+        let mut flags = vec!["--model", model, "--lend-mb", "400"];
+        flags.extend(["--lanes", &lanes, "--lanes-at", &at]);
+        if let Some(seed) = seed {
+            flags.extend(["--join", seed]);
+        }
+        let member = Member::start(&flags);
+        Self { proxy, member }
+    }
+}
+
+#[test]
+fn a_stage_that_is_cut_off_silently_is_replaced() {
+    let Some(model) = smollm2() else { return };
+    let path = model.to_str().unwrap();
+    let mut solo = Member::start(&["--model", path]);
+    let alone = solo.ready();
+    let prompt = text(110);
+    let expected = alone.continued(&prompt, TOKENS);
+    let mut nodes = vec![Behind::start(path, None)];
+    for _ in 0..2 {
+        let seed = nodes[0].member.address.clone();
+        nodes.push(Behind::start(path, Some(&seed)));
+    }
+    nodes.iter_mut().for_each(|node| {
+        node.member.ready();
+    });
+    let seed = nodes[0].member.address.clone();
+    let mut requester = Hive::requester(path, &seed, 3, &["--spares", "1"]);
+    let api = requester.ready();
+    let (found, longest) = streamed(api, &prompt, || nodes[1].proxy.cut());
+    assert_eq!(found, expected);
+    eprintln!("recovery from a cut took {longest:?}");
+    assert!(longest < Duration::from_secs(3), "{longest:?}");
+}

@@ -1,0 +1,15 @@
+//! Several nodes as real processes, seen from outside: one model over all of them.
+//!
+//! Each test starts its own hive on free ports of the loopback address, each node with an empty home.
+//! Nothing sleeps: what is waited for is an event, with a deadline.
+
+mod answers;
+#[path = "../black_box/client.rs"]
+mod client;
+mod crowd;
+mod losses;
+mod nest;
+#[path = "../black_box/process.rs"]
+mod process;
+#[path = "../../src/shell/toy.rs"]
+mod toy;

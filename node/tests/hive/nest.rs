@@ -1,0 +1,178 @@
+//! Starts hives.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+
+use cadencia_tests::Real;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::client::{Client, Response};
+use crate::process::{Lines, cadencia};
+
+/// One node of a hive. It is killed when the test is over, however it ends.
+#[derive(Debug)]
+pub struct Member {
+    child: Child,
+    pub log: Lines,
+    out: Lines,
+    /// Where it can be joined.
+    pub address: String,
+    pub home: TempDir,
+}
+
+impl Member {
+    /// A node with these flags; it listens for others, and may not be ready yet.
+    pub fn start(flags: &[&str]) -> Self {
+        Self::start_in(TempDir::new().unwrap(), flags)
+    }
+
+    /// The same with the home of an earlier one.
+    pub fn start_in(home: TempDir, flags: &[&str]) -> Self {
+        let state = home.path().join("state");
+        let mut command = cadencia(&home);
+        command.args(["up", "--api", "127.0.0.1:0", "--mdns", "false", "--threads", "1"]);
+        command.args(["--state-dir", state.to_str().unwrap()]);
+        if !flags.contains(&"--listen") {
+            command.args(["--listen", "127.0.0.1:0"]);
+        }
+        let mut child = command.args(flags).spawn().unwrap();
+        let mut log = Lines::new(child.stderr.take().unwrap());
+        let out = Lines::new(child.stdout.take().unwrap());
+        let line = log.wait_for("listening for peers address=/ip4/127.0.0.1/udp/");
+        let address = line.split("address=").nth(1).unwrap().trim().to_owned();
+        Self { child, log, out, address, home }
+    }
+
+    /// Waits until it is ready; where its API is.
+    pub fn ready(&mut self) -> Api {
+        let line = self.out.wait_for("listening on http://");
+        Api(line.rsplit("http://").next().unwrap().parse().unwrap())
+    }
+
+    /// Where its API will be, ready or not.
+    pub fn bound(&mut self) -> Api {
+        let line = self.log.wait_for("bound; the model is being loaded");
+        let at = line.split("address=").nth(1).unwrap().split(' ').next().unwrap();
+        Api(at.parse().unwrap())
+    }
+
+    /// Kills it the hard way, and gives its home back.
+    pub fn kill(mut self) -> TempDir {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        std::mem::replace(&mut self.home, TempDir::new().unwrap())
+    }
+
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let _ = writeln!(std::io::stderr(), "log of {}:", self.address);
+            for line in self.log.rest() {
+                let _ = writeln!(std::io::stderr(), "  {line}");
+            }
+        }
+    }
+}
+
+/// An API.
+#[derive(Debug, Clone, Copy)]
+pub struct Api(pub SocketAddr);
+
+impl Api {
+    pub fn client(self) -> Client {
+        Client::connect(self.0)
+    }
+
+    pub fn post(self, path: &str, body: &Value) -> Response {
+        self.client().request("POST", path, &[], body.to_string().as_bytes())
+    }
+
+    pub fn get(self, path: &str) -> Response {
+        self.client().request("GET", path, &[], b"")
+    }
+
+    /// Continues `prompt` greedily by `tokens` tokens.
+    #[track_caller]
+    pub fn continued(self, prompt: &str, tokens: usize) -> String {
+        self.post("/v1/completions", &greedy(prompt, tokens)).text()
+    }
+}
+
+/// A request that continues `prompt` greedily by `tokens` tokens, whatever they are.
+pub fn greedy(prompt: &str, tokens: usize) -> Value {
+    json!({"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true})
+}
+
+/// A hive of one requester and some who compute for it.
+#[derive(Debug)]
+pub struct Hive {
+    pub api: Api,
+    pub requester: Member,
+    pub workers: Vec<Member>,
+}
+
+impl Hive {
+    /// The first of `flags` are the requester's, beside those that are always needed, and the rest
+    /// those of `count` others; ready.
+    pub fn start(model: &Path, count: usize, flags: &[&str], others: &[&str]) -> Self {
+        let model = model.to_str().unwrap();
+        let mut workers: Vec<Member> = Vec::new();
+        for _ in 0..count {
+            let seed = workers.first().map(|first| first.address.clone());
+            let mut all = vec!["--model", model, "--lend-mb", "400"];
+            if let Some(seed) = &seed {
+                all.extend(["--join", seed]);
+            }
+            all.extend(others);
+            workers.push(Member::start(&all));
+        }
+        for worker in &mut workers {
+            worker.ready();
+        }
+        let mut requester = Self::requester(model, &workers[0].address, count, flags);
+        let api = requester.ready();
+        Self { api, requester, workers }
+    }
+
+    /// A node that splits the model over `stages` others and knows the one at `seed`.
+    pub fn requester(model: &str, seed: &str, stages: usize, flags: &[&str]) -> Member {
+        let stages = stages.to_string();
+        let mut all = vec!["--model", model, "--join", seed, "--lend-mb", "0", "--own-mb", "200"];
+        if !flags.contains(&"--stages") {
+            all.extend(["--stages", &stages]);
+        }
+        all.extend(flags);
+        Member::start(&all)
+    }
+}
+
+/// SmolLM2's file; `None` where it could not be fetched.
+pub fn smollm2() -> Option<PathBuf> {
+    Real::SmolLm2.path()
+}
+
+/// A text of `words` words that does not repeat itself.
+pub fn text(words: usize) -> String {
+    let subjects = ["The keeper", "A sailor", "My neighbour", "The old fox", "Nobody", "Her sister"];
+    let verbs = ["counted", "painted", "forgot", "followed", "sold", "remembered", "feared"];
+    let objects = ["the lamps", "a red boat", "seven letters", "the north wind", "his own name"];
+    let mut all = String::new();
+    let mut n = 0;
+    while all.split(' ').count() < words {
+        let (s, v, o) = (n % subjects.len(), n * 3 % verbs.len(), n * 7 % objects.len());
+        all += &format!("{} {} {} on day {n}. ", subjects[s], verbs[v], objects[o]);
+        n += 1;
+    }
+    all.split(' ').take(words).collect::<Vec<_>>().join(" ")
+}
