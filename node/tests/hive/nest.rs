@@ -164,7 +164,8 @@ pub fn smollm2() -> Option<PathBuf> {
 
 /// A text of `words` words that does not repeat itself.
 pub fn text(words: usize) -> String {
-    let subjects = ["The keeper", "A sailor", "My neighbour", "The old fox", "Nobody", "Her sister"];
+    let subjects =
+        ["The keeper", "A sailor", "My neighbour", "The old fox", "Nobody", "Her sister"];
     let verbs = ["counted", "painted", "forgot", "followed", "sold", "remembered", "feared"];
     let objects = ["the lamps", "a red boat", "seven letters", "the north wind", "his own name"];
     let mut all = String::new();
