@@ -36,7 +36,7 @@ impl<T> Default for Queues<T> {
 
 impl<T> Queues<T> {
     /// Requests that wait.
-    pub fn len(&self) -> usize {
+    pub fn waiting(&self) -> usize {
         self.waiting
     }
 
@@ -118,7 +118,7 @@ mod tests {
         queues.charge(Owner(1), 100);
         assert_eq!(queues.pop(), Some((Owner(2), 10)));
         assert_eq!(queues.pop(), Some((Owner(1), 1)));
-        assert_eq!(queues.len(), 3);
+        assert_eq!(queues.waiting(), 3);
     }
 
     #[test]
@@ -172,6 +172,6 @@ mod tests {
         assert_eq!(queues.owners.len(), 0);
         queues.push(Owner(1), 7);
         assert_eq!(queues.take_out(|request| *request == 7), [7]);
-        assert_eq!((queues.len(), queues.owners.len()), (0, 0));
+        assert_eq!((queues.waiting(), queues.owners.len()), (0, 0));
     }
 }

@@ -62,7 +62,7 @@ impl<P: Clone> Prefixes<P> {
 
     /// Pages held.
     #[cfg(test)]
-    pub fn len(&self) -> usize {
+    pub fn held(&self) -> usize {
         self.nodes.len() - self.spare.len()
     }
 
@@ -266,12 +266,12 @@ mod tests {
     fn a_longer_page_takes_the_place_of_the_partial_one_that_it_continues() {
         let mut tree =
             tree(&[(&[1, 2], &[10]), (&[1, 2, 3], &[11]), (&[1, 2, 3, 4, 5], &[12, 13])]);
-        assert_eq!(tree.len(), 2);
+        assert_eq!(tree.held(), 2);
         assert_eq!(tree.find(&[1, 2, 3, 4, 5]), found(&[12, 13], 5));
         tree.insert(&[1, 2], &[20]);
-        assert_eq!(tree.len(), 2);
+        assert_eq!(tree.held(), 2);
         tree.insert(&[1, 3], &[21]);
-        assert_eq!((tree.len(), tree.find(&[1, 3, 9])), (3, found(&[21], 2)));
+        assert_eq!((tree.held(), tree.find(&[1, 3, 9])), (3, found(&[21], 2)));
     }
 
     #[test]
@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(tree.find(&[1, 1, 1, 1, 2, 2, 2, 2]), found(&[10], 4));
         // In use by a sequence: stays.
         assert_eq!(tree.give_up(9, |page| *page != 10), 1);
-        assert_eq!((tree.len(), tree.idle(|page| *page != 10)), (1, 0));
+        assert_eq!((tree.held(), tree.idle(|page| *page != 10)), (1, 0));
     }
 
     proptest! {
@@ -321,9 +321,9 @@ mod tests {
                 let end = longest.min(3 * (n + 1));
                 prop_assert_eq!(&page[..end], &wish[..end]);
             }
-            let all = tree.len();
+            let all = tree.held();
             prop_assert_eq!(tree.give_up(usize::MAX, |_| true), all);
-            prop_assert_eq!(tree.len(), 0);
+            prop_assert_eq!(tree.held(), 0);
         }
     }
 }

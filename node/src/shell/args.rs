@@ -58,6 +58,7 @@ pub struct Everywhere {
 
 /// What can be asked for.
 #[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one, and it lives as long as the program")]
 pub enum Command {
     /// Serve a model through an OpenAI-compatible HTTP API
     Up(Up),

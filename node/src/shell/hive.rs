@@ -12,7 +12,6 @@ mod stages;
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, bail};
 use libp2p::Multiaddr;
@@ -57,7 +56,6 @@ pub struct HiveNode {
     lanes: Lanes,
     swarm: Swarm,
     lender: Arc<Lender>,
-    stats: Arc<StageStats>,
     reports: mpsc::UnboundedSender<Report>,
     page_secret: [u8; 32],
 }
@@ -111,7 +109,7 @@ impl HiveNode {
             lanes: lanes.clone(),
             swarm: swarm.clone(),
             lender: lender.clone(),
-            stats: stats.clone(),
+            stats,
             health: Box::new(move || health(rates, threads)),
             replication,
             lanes_at: settings
@@ -124,7 +122,7 @@ impl HiveNode {
         let mut page_secret = [0; 32];
         getrandom::fill(&mut page_secret).map_err(identity::IdentityError::Dice)?;
         let me = key.id();
-        Ok(Self { me, hub, rates, lanes, swarm, lender, stats, reports, page_secret })
+        Ok(Self { me, hub, rates, lanes, swarm, lender, reports, page_secret })
     }
 
     /// A model's files are here: parts of it can be lent at once.
@@ -163,16 +161,6 @@ impl HiveNode {
     /// What keys of pages are made with.
     pub fn page_secret(&self) -> [u8; 32] {
         self.page_secret
-    }
-
-    /// Where it listens.
-    pub async fn addresses(&self) -> Vec<Multiaddr> {
-        self.swarm.addresses().await.unwrap_or_default()
-    }
-
-    /// Sequences of others that are computed here.
-    pub fn seats(&self) -> u64 {
-        self.stats.seats.load(Ordering::Relaxed)
     }
 
     /// Tells others that it leaves.

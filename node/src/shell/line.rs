@@ -166,7 +166,7 @@ struct Working {
 
 impl State {
     fn waiting(&self) -> usize {
-        self.models.iter().map(Queues::len).sum()
+        self.models.iter().map(Queues::waiting).sum()
     }
 }
 

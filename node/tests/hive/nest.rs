@@ -31,7 +31,7 @@ impl Member {
 
     /// The same with the home of an earlier one.
     pub fn start_in(home: TempDir, flags: &[&str]) -> Self {
-        let state = home.path().join("state");
+        let state = home.find().join("state");
         let mut command = cadencia(&home);
         command.args(["up", "--api", "127.0.0.1:0", "--mdns", "false", "--threads", "1"]);
         command.args(["--state-dir", state.to_str().unwrap()]);
@@ -159,7 +159,7 @@ impl Hive {
 
 /// SmolLM2's file; `None` where it could not be fetched.
 pub fn smollm2() -> Option<PathBuf> {
-    Real::SmolLm2.path()
+    Real::SmolLm2.find()
 }
 
 /// A text of `words` words that does not repeat itself.

@@ -11,7 +11,7 @@ use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
-use wire::lane::{Hop, Line, Prepare, Say};
+use wire::lane::{Hop, Line, Prepare, Reason, Say};
 use wire::{
     Address, Answer, Halves, Health, Key, ManifestId, Millis, NodeId, OFFERS_MAX, Offer, PROTOCOL,
     Query, Question, Signed, Verified,
@@ -52,8 +52,6 @@ pub enum Order {
     Look(oneshot::Sender<View>),
     /// Something comes back from tasks of the hub's own.
     Heard(Box<Input>),
-    /// A passage tells what it met.
-    Report(Report),
 }
 
 /// How things are, for people.
@@ -221,7 +219,6 @@ impl Running {
                 let _ = tell.send(self.view().await);
             }
             Order::Heard(input) => self.step(*input),
-            Order::Report(report) => self.report(report),
         }
     }
 
@@ -319,9 +316,10 @@ impl Running {
     fn report(&mut self, report: Report) {
         match report {
             Report::Dropped { node, why } => self.step(Input::Dropped { node, why }),
-            Report::Failed { error: PassageError::Refused { node, reason, text, .. }, .. }
-                if reason == wire::lane::Reason::NotHeld =>
-            {
+            Report::Failed {
+                error: PassageError::Refused { node, reason: Reason::NotHeld, text, .. },
+                ..
+            } => {
                 // It has given the part up since.
                 self.step(Input::Dropped { node, why: text });
             }

@@ -9,7 +9,7 @@ use wire::{Malformed, NodeId};
 
 use super::outlet::{Frames, Outlet};
 use super::stages::{Order, Session};
-use crate::shell::lanes::{Frame, Lanes, Pipe, PipeError, Receiver};
+use crate::shell::lanes::{Frame, Lanes, Pipe, Receiver};
 
 /// Memory for rows of others that wait to be computed, KiB: 256 MiB.
 const WAITING_KIB: usize = 256 << 10;
@@ -144,19 +144,4 @@ pub async fn dial(lanes: &Lanes, hop: &Hop) -> anyhow::Result<Pipe> {
     let addresses: Vec<_> = hop.lanes.iter().filter_map(wire::Address::socket).collect();
     let link = lanes.link(hop.node(), &addresses).await?;
     Ok(link.open().await?)
-}
-
-/// Rows and what else comes over a pipe that this node opened.
-pub async fn listen(
-    mut receiver: Receiver,
-    hear: impl Fn(Say, Bytes) -> bool,
-) -> Result<(), PipeError> {
-    while let Some(frame) = receiver.recv().await? {
-        // What cannot be read is as bad as a pipe that broke.
-        let Ok(say) = read(&frame) else { return Ok(()) };
-        if !hear(say, frame.body) {
-            return Ok(());
-        }
-    }
-    Ok(())
 }

@@ -34,7 +34,8 @@ fn task() -> impl Strategy<Value = Task> {
         }
         let (positions, sequences, stages_min, replicas, prompt, answer, cuts) = wish;
         let ends = Work { memory: ends.saturating_mul(MB), macs: ends };
-        let wish = Wish { positions, sequences, stages_min, replicas, prompt, answer, cuts };
+        let wish =
+            Wish { positions, sequences, stages_min, replicas, spares: 2, prompt, answer, cuts };
         Task { halves, ends, kv_bytes, ..model(1, wish) }
     })
 }
