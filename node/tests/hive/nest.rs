@@ -31,7 +31,7 @@ impl Member {
 
     /// The same with the home of an earlier one.
     pub fn start_in(home: TempDir, flags: &[&str]) -> Self {
-        let state = home.find().join("state");
+        let state = home.path().join("state");
         let mut command = cadencia(&home);
         command.args(["up", "--api", "127.0.0.1:0", "--mdns", "false", "--threads", "1"]);
         command.args(["--state-dir", state.to_str().unwrap()]);
