@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Starts a node on a free port, asks it one question through its HTTP API, streams the answer,
-prints one line of timings and stops the node.
+"""Asks one node, then a hive of four over which the same model is split, and kills a node of the
+hive in the middle of its answer: both answers must be the same.
 
     scripts/demo.py --binary target/release/cadencia --model models/SOME.gguf [--prompt TEXT]
 
@@ -26,6 +26,9 @@ READY_WITHIN_S = 120
 ANSWER_WITHIN_S = 120
 STOP_WITHIN_S = 10
 LOG_LINES_MAX = 40
+NODES = 4
+# Pieces of the answer after which a node is killed.
+AMID = 20
 
 
 class Trouble(Exception):
@@ -33,11 +36,11 @@ class Trouble(Exception):
 
 
 class Node:
-    """A running `cadencia up`; as a context manager it is stopped however the block ends."""
+    """A running `cadencia`, one node or a hive; stopped however the block ends."""
 
-    def __init__(self, binary, model):
+    def __init__(self, binary, model, words):
         self.home = tempfile.TemporaryDirectory(prefix="cadencia-demo-")
-        command = [binary, "up", "--model", model, "--api", "127.0.0.1:0"]
+        command = [binary, *words, "--model", model, "--api", "127.0.0.1:0"]
         self.started = time.monotonic()
         self.process = subprocess.Popen(
             command,
@@ -116,8 +119,9 @@ def events(response):
     raise Trouble("the answer broke off before [DONE]")
 
 
-def ask(address, prompt, tokens_max):
-    """Streams the answer to stdout; returns (tokens, seconds to the first, seconds after it)."""
+def ask(address, prompt, tokens_max, amid=None):
+    """Streams the answer to stdout; returns (text, tokens, seconds to the first, seconds after it).
+    `amid` is called once, after some of the answer."""
     body = {
         "messages": [{"role": "user", "content": prompt}],
         "stream": True,
@@ -133,6 +137,7 @@ def ask(address, prompt, tokens_max):
     if response.status != 200:
         raise Trouble(f"the node answered {response.status}: {response.read(2000).decode()}")
     first = last = None
+    text_all = ""
     pieces = tokens = 0
     for event in events(response):
         if "error" in event:
@@ -143,13 +148,16 @@ def ask(address, prompt, tokens_max):
                 last = time.monotonic()
                 first = first or last
                 pieces += 1
+                text_all += text
                 print(text, end="", flush=True)
+                if amid and pieces == AMID:
+                    amid()
         tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
     print()
     connection.close()
     if first is None:
         raise Trouble("the answer was empty")
-    return tokens or pieces, first - asked, last - first
+    return text_all, tokens or pieces, first - asked, last - first
 
 
 def timings(node, model, tokens, first_s, rest_s, ready_s):
@@ -170,12 +178,36 @@ def run(arguments):
                       (arguments.model, "scripts/fetch-models.sh")):
         if not os.path.isfile(path):
             raise Trouble(f"{path} is missing; make it with: {fix}")
-    with Node(arguments.binary, arguments.model) as node:
-        address = node.address()
-        ready_s = wait_ready(node, address)
-        print(f"{node.line}\n\n> {arguments.prompt}\n", flush=True)
-        answer = ask(address, arguments.prompt, arguments.tokens)
-        print("\n" + timings(node, arguments.model, *answer, ready_s))
+    print(f"> {arguments.prompt}\n\n-- one node --", flush=True)
+    with Node(arguments.binary, arguments.model, ["up"]) as node:
+        alone = answer_of(node, arguments)
+    print(f"\n-- a hive of {NODES}, one of which is killed amid the answer --", flush=True)
+    with Node(arguments.binary, arguments.model, ["hive", "--nodes", str(NODES)]) as hive:
+        split = answer_of(hive, arguments, lambda: kill_one(hive))
+    if split != alone:
+        raise Trouble("the two answers differ, which must never be; please report this")
+    print("\nThe hive's answer is that of one node, to the letter.")
+
+
+def answer_of(node, arguments, amid=None):
+    address = node.address()
+    ready_s = wait_ready(node, address)
+    print(f"{node.line}\n", flush=True)
+    text, *answer = ask(address, arguments.prompt, arguments.tokens, amid)
+    print("\n" + timings(node, arguments.model, *answer, ready_s), flush=True)
+    return text
+
+
+def kill_one(hive):
+    """Kills the last of the hive's nodes, which computes layers for the first."""
+    listed = subprocess.run(["pgrep", "-P", str(hive.process.pid)], capture_output=True, text=True)
+    children = sorted(int(line) for line in listed.stdout.split())
+    if len(children) < NODES:
+        raise Trouble(f"{len(children)} of {NODES} nodes run; the hive said:\n{hive.said()}")
+    # The first that was started is the one with the API, or the one that the others joined by.
+    victim = children[1]
+    os.kill(victim, signal.SIGKILL)
+    print(f" [node {victim} killed] ", end="", flush=True)
 
 
 def main():

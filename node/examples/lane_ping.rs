@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
+use cadencia::lanes::{Config, Incoming, Lanes, Link, Pipe};
 use libp2p::identity::Keypair;
-use node::lanes::{Config, Incoming, Lanes, Link, Pipe};
 
 /// A token of a small model, of a large one, and a chunk of prefill.
 const SIZES: [(usize, usize); 3] = [(1_170, 20_000), (8_300, 10_000), (1 << 20, 300)];

@@ -1,5 +1,5 @@
 //! `cadencia`: the node daemon and its tools.
 
 fn main() -> std::process::ExitCode {
-    node::run()
+    cadencia::run()
 }

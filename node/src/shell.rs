@@ -74,6 +74,7 @@ fn dispatch(line: &CommandLine) -> Result<ExitCode> {
     start_log(settings.log.as_deref(), usual)?;
     match &line.command {
         Command::Up(flags) => daemon::up(flags, settings),
+        Command::Hive(flags) => tools::hive(flags, &settings),
         Command::Chat(flags) => tools::chat(flags, &settings),
         Command::Pull(flags) => tools::pull(flags, &settings),
         Command::Keys(flags) => tools::keys(flags, &settings),

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use node::house::fitness::{Belief, Rates};
-use node::house::place::{Candidate, Cuts, Me, Refusals, Scene, Task, Wish, place};
+use cadencia::house::fitness::{Belief, Rates};
+use cadencia::house::place::{Candidate, Cuts, Me, Refusals, Scene, Task, Wish, place};
 use wire::{Health, Held, ManifestId, Millis, NodeId, Offer, PROTOCOL, Work};
 
 /// Candidates: half of what a table of offers holds.

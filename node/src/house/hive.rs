@@ -278,7 +278,8 @@ impl Hive {
             if first.is_ok() {
                 break;
             }
-            let wish = Wish { stages_min, ..want.wish };
+            // Fewer stages are larger ones.
+            let wish = Wish { stages_min, layers_max: 0, ..want.wish };
             if let Ok(plan) = self.plan(now, &Want { wish, ..want.clone() }) {
                 return Ok(plan);
             }

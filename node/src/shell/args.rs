@@ -1,5 +1,6 @@
 //! The command line as it is typed; `settings` says what it comes to.
 
+mod hive;
 mod keys;
 mod pull;
 
@@ -10,6 +11,7 @@ use compute::sample::SamplerOptions;
 
 use super::settings::{Guessing, Kernels, Layer, Secret};
 
+pub use hive::Hive;
 pub use keys::{Keys, KeysAction};
 pub use pull::Pull;
 
@@ -62,6 +64,8 @@ pub struct Everywhere {
 pub enum Command {
     /// Serve a model through an OpenAI-compatible HTTP API
     Up(Up),
+    /// Run a hive of several nodes on this machine, with one model split over them
+    Hive(Hive),
     /// Talk to a model in this terminal
     Chat(Chat),
     /// Bring a model here from Hugging Face, a URL or a file
@@ -233,6 +237,13 @@ pub struct Up {
     /// Write the port here as soon as it is bound
     #[arg(long, value_name = "FILE")]
     pub port_file: Option<PathBuf>,
+    /// Write the addresses at which other nodes reach this one here, one a line, as soon as there are
+    /// any
+    #[arg(long, value_name = "FILE")]
+    pub hive_file: Option<PathBuf>,
+    /// Stop when stdin ends, as it does when whoever started this node is gone
+    #[arg(long, hide = true)]
+    pub stay_with_stdin: bool,
     /// Print all settings and where each came from, and stop
     #[arg(long)]
     pub print_config: bool,
@@ -259,6 +270,9 @@ pub struct HiveFlags {
     /// user's data folder]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
+    /// A model of which parts are lent without serving it; may be given more than once
+    #[arg(long, value_name = "MODEL")]
+    pub lend: Vec<String>,
     /// Memory lent to other nodes; 0 lends nothing [default: half of what is free]
     #[arg(long, value_name = "MB")]
     pub lend_mb: Option<u64>,
@@ -268,6 +282,9 @@ pub struct HiveFlags {
     /// Split the model over at least so many other nodes, even if fewer would be faster
     #[arg(long, value_name = "N")]
     pub stages: Option<u32>,
+    /// Ask no node for more layers than that in one stage [default: what its memory holds]
+    #[arg(long, value_name = "N")]
+    pub stage_layers: Option<u32>,
     /// Have each stage computed by so many nodes; the fastest result counts, 1 to 3 [default: 1]
     #[arg(long, value_name = "N")]
     pub replicate: Option<u32>,
@@ -288,9 +305,11 @@ impl HiveFlags {
             lanes: self.lanes.clone(),
             lanes_at: self.lanes_at.clone(),
             state_dir: self.state_dir.clone(),
+            lend: given(&self.lend),
             lend_mb: self.lend_mb,
             own_mb: self.own_mb,
             stages: self.stages,
+            stage_layers: self.stage_layers,
             replicate: self.replicate,
             spares: self.spares,
             mdns: self.mdns,
@@ -563,6 +582,7 @@ impl Command {
                 drain_seconds: up.drain_seconds,
                 ..up.model.layer()
             }),
+            Command::Hive(hive) => hive.layer(),
             Command::Chat(chat) => Layer { ctx: chat.ctx, ..chat.model.layer() },
             Command::Pull(_) => Layer::default(),
             Command::Keys(flags) => {
@@ -603,6 +623,8 @@ mod tests {
     fn the_forms_that_scripts_rely_on_are_understood() {
         for line in [
             "cadencia up --model M --api 127.0.0.1:0",
+            "cadencia up --lend M --listen 127.0.0.1:0 --hive-file F --stay-with-stdin",
+            "cadencia hive --nodes 4 -m M --api 127.0.0.1:0 --spares 1 --threads 1",
             "cadencia tokenize --model M --special",
             "cadencia logits --model M --tokens F --out F",
             "cadencia generate --model M --prompt-file F --special -n 8 --temp 0 --json",

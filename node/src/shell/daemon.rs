@@ -11,9 +11,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use wire::Halves;
 
@@ -32,6 +32,13 @@ use super::worker::{self, Far, Files, Phase, Serving, Source};
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How often whoever asks is told anew why there is no route yet.
 const LOOK_AT_ROUTE: Duration = Duration::from_millis(500);
+/// How long the swarm may take until it listens, and how often it is asked.
+const LISTENING_WITHIN: Duration = Duration::from_secs(10);
+const LOOK_AT_ADDRESSES: Duration = Duration::from_millis(20);
+/// How long a node that is to split its model over others waits for so many to be known.
+const OTHERS_WITHIN: Duration = Duration::from_secs(5);
+/// How often it counts them.
+const LOOK_AT_OTHERS: Duration = Duration::from_millis(100);
 /// Threads that speak HTTP. They wait most of the time; the processor is the model's.
 const HTTP_THREADS: usize = 2;
 
@@ -53,6 +60,13 @@ pub fn up(flags: &Up, settings: Settings) -> Result<ExitCode> {
     for also in &settings.also {
         models.push(library::find(Some(also), &settings.models_dirs)?);
     }
+    let lend = settings.lend.iter();
+    let lend = lend.map(|lend| library::find(Some(lend), &settings.models_dirs));
+    let lend = lend.collect::<Result<_, _>>()?;
+    if flags.hive_file.is_some() && !settings.is_in_hive() {
+        let message = "--hive-file is for a node in a hive; --listen or --join makes it one";
+        return Err(Usage(message.into()).into());
+    }
     let draft = settings.draft.as_deref();
     let draft = draft.map(|draft| library::find(Some(draft), &settings.models_dirs)).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -62,7 +76,7 @@ pub fn up(flags: &Up, settings: Settings) -> Result<ExitCode> {
         .build()
         .context("cannot start the threads that speak HTTP")?;
     let outcome =
-        runtime.block_on(run(flags, settings, &addresses, guard, Paths { models, draft }));
+        runtime.block_on(run(flags, settings, &addresses, guard, Paths { models, lend, draft }));
     // Work that is still under way is nobody's any more.
     runtime.shutdown_background();
     outcome
@@ -101,6 +115,8 @@ fn guard(addresses: &[SocketAddr], settings: &Settings) -> Result<Guard> {
 /// The files of models.
 struct Paths {
     models: Vec<PathBuf>,
+    /// Those of which parts are lent, without serving them.
+    lend: Vec<PathBuf>,
     draft: Option<PathBuf>,
 }
 
@@ -111,7 +127,7 @@ async fn run(
     guard: Guard,
     files: Paths,
 ) -> Result<ExitCode> {
-    let mut signals = Signals::new()?;
+    let mut signals = Ends::new(flags.stay_with_stdin)?;
     let listener = TcpListener::bind(addresses)
         .await
         .with_context(|| format!("cannot listen on {}", settings.api))?;
@@ -119,13 +135,17 @@ async fn run(
     for model in &files.models {
         tracing::info!(%address, model = %model.display(), "bound; the model is being loaded");
     }
-    let _port_file =
-        flags.port_file.as_deref().map(|path| PortFile::write(path, address)).transpose()?;
+    let port = format!("{}\n", address.port());
+    let _port_file = flags.port_file.as_deref().map(|path| Told::write(path, &port)).transpose()?;
 
     let line = Line::new(settings.queue, settings.parallel * files.models.len());
     let (phase, phases) = watch::channel(Phase::Loading { done: 0, whole: 0 });
     let drain = Duration::from_secs(settings.drain_seconds);
     let hive = settings.is_in_hive().then(|| HiveNode::start(&settings)).transpose()?;
+    let _hive_file = match (flags.hive_file.as_deref(), &hive) {
+        (Some(path), Some(hive)) => Some(Told::write(path, &reachable(hive).await?)?),
+        _ => None,
+    };
     let starting = start(files, settings.clone(), line.clone(), phase, hive.clone());
     let mut end = tokio::spawn(starting);
     let alive = Duration::from_millis(settings.keep_alive_ms);
@@ -163,6 +183,12 @@ async fn start(
     phase: watch::Sender<Phase>,
     hive: Option<HiveNode>,
 ) -> Result<()> {
+    if let Some(hive) = &hive {
+        for path in files.lend {
+            let manifest = survey(path.clone()).await?;
+            hive.know(manifest, path);
+        }
+    }
     let mut models = Vec::new();
     for (n, path) in files.models.into_iter().enumerate() {
         models.push(match hive.as_ref().filter(|_| n == 0) {
@@ -174,6 +200,30 @@ async fn start(
     end.await.unwrap_or_else(|_| Err(anyhow!("the thread that computes is gone")))
 }
 
+/// The manifest of the model at `path`.
+async fn survey(path: PathBuf) -> Result<Arc<wire::Manifest>> {
+    let manifest = tokio::task::spawn_blocking(move || weights::manifest(&path)).await??;
+    Ok(Arc::new(manifest))
+}
+
+/// Waits until `wanted` others are known, for a while: a route over fewer would be made at once, and
+/// stay.
+async fn others(hive: &HiveNode, wanted: usize, phase: &watch::Sender<Phase>) {
+    let end = tokio::time::Instant::now() + OTHERS_WITHIN;
+    while let Some(view) = hive.hub.look().await {
+        let known = view.offers.len();
+        if known >= wanted || tokio::time::Instant::now() >= end {
+            if known < wanted {
+                tracing::warn!(known, wanted, "so few other nodes are known");
+            }
+            return;
+        }
+        let why = format!("{known} of the {wanted} other nodes that are wanted are known");
+        phase.send_replace(Phase::Waiting(why));
+        tokio::time::sleep(LOOK_AT_OTHERS).await;
+    }
+}
+
 /// Whether a model is computed here or over the hive; in the latter case, once there is a route.
 async fn source(
     hive: &HiveNode,
@@ -182,15 +232,14 @@ async fn source(
     line: &Arc<Line>,
     phase: &watch::Sender<Phase>,
 ) -> Result<Source> {
-    let of = path.clone();
-    let manifest = tokio::task::spawn_blocking(move || weights::manifest(&of)).await??;
-    let manifest = Arc::new(manifest);
+    let manifest = survey(path.clone()).await?;
     hive.know(manifest.clone(), path.clone());
     let want = hive.wish(&manifest, settings);
     if want.fits_here() {
         tracing::info!("all of the model fits here, so it is not split");
         return Ok(Source::File(path));
     }
+    others(hive, settings.stages as usize, phase).await;
     let ringing = line.clone();
     let inbox = Inbox::new(move || ringing.ring());
     let road = hive.want(want, inbox.clone()).await;
@@ -221,7 +270,7 @@ async fn stop(
     server: Server,
     line: &Arc<Line>,
     most: Duration,
-    signals: &mut Signals,
+    signals: &mut Ends,
 ) -> Result<ExitCode> {
     let drained = async {
         let drain = server.drain();
@@ -280,29 +329,84 @@ fn readiness(serving: &Serving, settings: &Settings, address: SocketAddr) -> Str
     )
 }
 
-/// A file that holds the port; removed when the node stops in good order.
-struct PortFile(PathBuf);
+/// A file that tells others where this node is; removed when the node stops in good order.
+struct Told(PathBuf);
 
-impl PortFile {
+impl Told {
     /// Written beside and moved into place, so that whoever reads it reads all of it.
-    fn write(path: &Path, address: SocketAddr) -> Result<Self> {
+    fn write(path: &Path, text: &str) -> Result<Self> {
         let mut beside = path.as_os_str().to_owned();
         beside.push(".part");
-        std::fs::write(&beside, format!("{}\n", address.port()))
+        std::fs::write(&beside, text)
             .and_then(|()| std::fs::rename(&beside, path))
-            .with_context(|| format!("cannot write the port file {}", path.display()))?;
+            .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self(path.into()))
     }
 }
 
-impl Drop for PortFile {
+impl Drop for Told {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
+/// Where other nodes reach this one, one address a line with its name at the end.
+async fn reachable(hive: &HiveNode) -> Result<String> {
+    let end = tokio::time::Instant::now() + LISTENING_WITHIN;
+    loop {
+        let addresses = hive.addresses().await;
+        if !addresses.is_empty() {
+            return Ok(addresses.iter().map(|at| format!("{at}/p2p/{}\n", hive.me)).collect());
+        }
+        if tokio::time::Instant::now() >= end {
+            let waited = LISTENING_WITHIN.as_secs();
+            bail!("the swarm does not listen after {waited} s; look at --listen");
+        }
+        tokio::time::sleep(LOOK_AT_ADDRESSES).await;
+    }
+}
+
+/// What asks a daemon to stop: signals, and the end of whoever started it.
+struct Ends {
+    signals: Signals,
+    /// Hears when stdin has ended; `None` where that means nothing, or was heard.
+    stdin: Option<oneshot::Receiver<()>>,
+}
+
+impl Ends {
+    fn new(stay_with_stdin: bool) -> Result<Self> {
+        let stdin = stay_with_stdin.then(stdin_ended).transpose()?;
+        Ok(Self { signals: Signals::new()?, stdin })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        let Some(stdin) = &mut self.stdin else { return self.signals.next().await };
+        tokio::select! {
+            signal = self.signals.next() => signal,
+            _ = stdin => {
+                self.stdin = None;
+                "end of stdin"
+            }
+        }
+    }
+}
+
+/// Hears when stdin has ended. Nothing else can be known of a parent that was killed without a
+/// chance to say so.
+fn stdin_ended() -> Result<oneshot::Receiver<()>> {
+    let (tell, ended) = oneshot::channel();
+    let read = move || {
+        // What is written there means nothing, and an error is an end, too.
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        let _ = tell.send(());
+    };
+    let thread = std::thread::Builder::new().name("stdin".into());
+    thread.spawn(read).context("cannot start the thread that watches stdin")?;
+    Ok(ended)
+}
+
 /// The signals that ask a daemon to stop.
-struct Signals {
+pub struct Signals {
     #[cfg(unix)]
     terminate: tokio::signal::unix::Signal,
     #[cfg(unix)]
@@ -311,7 +415,11 @@ struct Signals {
 
 #[cfg(unix)]
 impl Signals {
-    fn new() -> Result<Self> {
+    /// Listens from now on.
+    ///
+    /// # Errors
+    /// The system does not let us.
+    pub fn new() -> Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         let listen = |kind| signal(kind).context("cannot listen for signals");
         Ok(Self {
@@ -320,7 +428,8 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) -> &'static str {
+    /// The next one's name.
+    pub async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
@@ -330,11 +439,16 @@ impl Signals {
 
 #[cfg(not(unix))]
 impl Signals {
-    fn new() -> Result<Self> {
+    /// Listens from now on.
+    ///
+    /// # Errors
+    /// None here.
+    pub fn new() -> Result<Self> {
         Ok(Self {})
     }
 
-    async fn next(&mut self) -> &'static str {
+    /// The next one's name.
+    pub async fn next(&mut self) -> &'static str {
         if tokio::signal::ctrl_c().await.is_err() {
             // Without signals a node ends when it is killed, which does no harm.
             std::future::pending::<()>().await;

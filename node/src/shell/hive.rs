@@ -3,7 +3,7 @@
 //! [`HiveNode::start`] binds both planes and starts what serves them. [`HiveNode::want`] has a model
 //! computed over the hive; its sequences go over the road that is returned.
 
-mod desk;
+pub mod desk;
 pub mod hub;
 mod outlet;
 mod post;
@@ -138,6 +138,7 @@ impl HiveNode {
             positions,
             sequences: 1,
             stages_min: settings.stages,
+            layers_max: settings.stage_layers,
             replicas: settings.replicate,
             spares: settings.spares,
             prompt: PROMPT_USUAL,
@@ -161,6 +162,11 @@ impl HiveNode {
     /// What keys of pages are made with.
     pub fn page_secret(&self) -> [u8; 32] {
         self.page_secret
+    }
+
+    /// Where other nodes reach it.
+    pub async fn addresses(&self) -> Vec<Multiaddr> {
+        self.swarm.addresses().await.unwrap_or_default()
     }
 
     /// Tells others that it leaves.

@@ -185,7 +185,7 @@ async fn health() -> Response {
 async fn ready(State(api): State<Arc<Api>>) -> Result<Response, Fault> {
     let served = api.served()?;
     let names = served.names();
-    let value = json!({"status": "ready", "model": names[0], "models": names});
+    let value = json!({"status": "ready", "model": names.first(), "models": names});
     Ok(json_response(StatusCode::OK, &value))
 }
 

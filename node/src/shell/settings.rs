@@ -184,12 +184,16 @@ pub struct Layer {
     pub lanes_at: Option<String>,
     /// Folder of what the node must remember.
     pub state_dir: Option<PathBuf>,
+    /// Models whose files are here and of which parts are lent, without serving them.
+    pub lend: Option<Vec<String>>,
     /// Memory lent to other nodes, megabytes.
     pub lend_mb: Option<u64>,
     /// Memory for this node's own part of a model that goes over a hive, megabytes.
     pub own_mb: Option<u64>,
     /// Other nodes among which a model is split, at least.
     pub stages: Option<u32>,
+    /// Layers that one stage may have at most.
+    pub stage_layers: Option<u32>,
     /// Nodes that compute each stage at a time.
     pub replicate: Option<u32>,
     /// Nodes that stand by for each stage.
@@ -267,9 +271,11 @@ impl Layer {
             lanes: text("CADENCIA_LANES"),
             lanes_at: text("CADENCIA_LANES_AT"),
             state_dir: text("CADENCIA_STATE_DIR").map(PathBuf::from),
+            lend: list("CADENCIA_LEND", &text),
             lend_mb: number("CADENCIA_LEND_MB", &text)?,
             own_mb: number("CADENCIA_OWN_MB", &text)?,
             stages: number("CADENCIA_STAGES", &text)?,
+            stage_layers: number("CADENCIA_STAGE_LAYERS", &text)?,
             replicate: number("CADENCIA_REPLICATE", &text)?,
             spares: number("CADENCIA_SPARES", &text)?,
             mdns: match text("CADENCIA_MDNS").as_deref() {
@@ -311,9 +317,11 @@ impl Layer {
             lanes: self.lanes.or(under.lanes),
             lanes_at: self.lanes_at.or(under.lanes_at),
             state_dir: self.state_dir.or(under.state_dir),
+            lend: self.lend.or(under.lend),
             lend_mb: self.lend_mb.or(under.lend_mb),
             own_mb: self.own_mb.or(under.own_mb),
             stages: self.stages.or(under.stages),
+            stage_layers: self.stage_layers.or(under.stage_layers),
             replicate: self.replicate.or(under.replicate),
             spares: self.spares.or(under.spares),
             mdns: self.mdns.or(under.mdns),
@@ -419,6 +427,8 @@ pub struct Settings {
     pub lanes_at: Option<String>,
     /// Folder of what the node must remember: its key, its peers.
     pub state_dir: PathBuf,
+    /// Models whose files are here and of which parts are lent, without serving them.
+    pub lend: Vec<String>,
     /// Memory lent to other nodes, megabytes; `None` for half of what is free.
     pub lend_mb: Option<u64>,
     /// Memory for this node's own part of a model that goes over a hive, megabytes; `None` for what is
@@ -426,6 +436,8 @@ pub struct Settings {
     pub own_mb: Option<u64>,
     /// Other nodes among which a model is split, at least; 0 leaves that to the planner.
     pub stages: u32,
+    /// Layers that one stage may have at most; 0 leaves that to the planner.
+    pub stage_layers: u32,
     /// Nodes that compute each stage at a time, 1 to 3.
     pub replicate: u32,
     /// Nodes that stand by for each stage, 0 to 2.
@@ -468,9 +480,11 @@ impl Settings {
             lanes: top.lanes,
             lanes_at: top.lanes_at,
             state_dir: top.state_dir.unwrap_or_else(|| models_dir.with_file_name("state")),
+            lend: top.lend.unwrap_or_default(),
             lend_mb: top.lend_mb,
             own_mb: top.own_mb,
             stages: top.stages.unwrap_or(0),
+            stage_layers: top.stage_layers.unwrap_or(0),
             replicate: top.replicate.unwrap_or(1),
             spares: top.spares.unwrap_or(1),
             mdns: top.mdns.unwrap_or(true),
@@ -512,9 +526,11 @@ impl Settings {
             lanes: self.lanes.clone(),
             lanes_at: self.lanes_at.clone(),
             state_dir: Some(self.state_dir.clone()),
+            lend: Some(self.lend.clone()),
             lend_mb: self.lend_mb,
             own_mb: self.own_mb,
             stages: Some(self.stages),
+            stage_layers: Some(self.stage_layers),
             replicate: Some(self.replicate),
             spares: Some(self.spares),
             mdns: Some(self.mdns),
@@ -534,6 +550,9 @@ impl Settings {
         self.within("queue", self.queue as u64, 0, QUEUE_MAX as u64)?;
         self.within("join", self.join.len() as u64, 0, NAMES_MAX as u64)?;
         self.within("stages", self.stages.into(), 0, crate::house::place::STAGES_MAX.into())?;
+        self.within("lend", self.lend.len() as u64, 0, NAMES_MAX as u64)?;
+        let layers_max = u64::from(wire::HALVES_MAX) / 2;
+        self.within("stage_layers", self.stage_layers.into(), 0, layers_max)?;
         self.within("spares", self.spares.into(), 0, SPARES_MAX)?;
         self.within("replicate", self.replicate.into(), 1, REPLICAS_MAX)?;
         self.within("drain_seconds", self.drain_seconds, 0, DRAIN_SECONDS_MAX)?;

@@ -34,8 +34,13 @@ const TEMPLATE: &str = "{% if tools %}{{ '<|im_start|>system\n<tools>\n' }}\
 
 /// Writes the model to `path`.
 pub fn write(path: &Path) -> Result<(), WriteError> {
-    let mut outline = Outline::new(Metadata::from_pairs(metadata()))?;
-    let tensors = tensors();
+    write_layers(path, LAYERS)
+}
+
+/// Writes one with so many layers to `path`.
+pub fn write_layers(path: &Path, layers: usize) -> Result<(), WriteError> {
+    let mut outline = Outline::new(Metadata::from_pairs(metadata(layers)))?;
+    let tensors = tensors(layers);
     for (name, shape, kind) in &tensors {
         outline.tensor(name, shape, *kind)?;
     }
@@ -55,7 +60,7 @@ pub fn write(path: &Path) -> Result<(), WriteError> {
     Ok(())
 }
 
-fn metadata() -> Vec<(String, Value)> {
+fn metadata(layers: usize) -> Vec<(String, Value)> {
     let text = |text: &str| Value::String(text.into());
     let number = |n: usize| Value::Unsigned(n as u64);
     let kinds = (0..VOCABULARY).map(|id| if id < 256 { 1 } else { 3 });
@@ -64,7 +69,7 @@ fn metadata() -> Vec<(String, Value)> {
         ("general.name", text("Toy")),
         ("llama.context_length", Value::Unsigned(CONTEXT)),
         ("llama.embedding_length", number(WIDTH)),
-        ("llama.block_count", number(LAYERS)),
+        ("llama.block_count", number(layers)),
         ("llama.feed_forward_length", number(FEED_FORWARD)),
         ("llama.attention.head_count", number(4)),
         ("llama.attention.head_count_kv", number(2)),
@@ -97,10 +102,10 @@ fn vocabulary() -> Vec<String> {
     tokens
 }
 
-fn tensors() -> Vec<(String, Vec<usize>, TensorType)> {
+fn tensors(layers: usize) -> Vec<(String, Vec<usize>, TensorType)> {
     use TensorType::{F32, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K, Q8_0};
     let mut all = vec![("token_embd.weight".to_string(), vec![WIDTH, VOCABULARY], Q8_0)];
-    for layer in 0..LAYERS {
+    for layer in 0..layers {
         // The layers differ in their types, so that both halves of the common ones are computed.
         let kind = |first, second| if layer == 0 { first } else { second };
         let parts = [

@@ -43,7 +43,7 @@ fn four_nodes_answer_as_one_with_smollm2() {
 #[test]
 fn four_nodes_answer_as_one_with_gemma() {
     let Some(model) = Real::Gemma3.find() else { return };
-    check(model, 4, &[0, 330], &["--spares", "0", "--own-mb", "500"]);
+    check(model, 4, &[0, 330], &["--spares", "0"]);
 }
 
 #[test]

@@ -148,7 +148,7 @@ impl Hive {
     /// A node that splits the model over `stages` others and knows the one at `seed`.
     pub fn requester(model: &str, seed: &str, stages: usize, flags: &[&str]) -> Member {
         let stages = stages.to_string();
-        let mut all = vec!["--model", model, "--join", seed, "--lend-mb", "0", "--own-mb", "200"];
+        let mut all = vec!["--model", model, "--join", seed, "--lend-mb", "0", "--own-mb", "320"];
         if !flags.contains(&"--stages") {
             all.extend(["--stages", &stages]);
         }

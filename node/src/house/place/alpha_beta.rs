@@ -26,7 +26,9 @@ pub(super) fn weave(case: &Case, front_end: u32) -> Option<Route> {
             stages: Vec::new(),
         };
         weaving.fill(front_end, alpha, beta)?;
-        let enough = weaving.stages.len() >= case.task.wish.stages_min as usize;
+        // Who asks for many stages asks for many nodes.
+        let nodes: BTreeSet<_> = weaving.stages.iter().map(|(i, _)| *i).collect();
+        let enough = nodes.len() >= case.task.wish.stages_min as usize;
         let front = Halves { start: 0, end: front_end };
         enough.then(|| case.route(front, weaving.stages)).flatten()
     });

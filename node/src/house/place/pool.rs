@@ -30,6 +30,8 @@ pub(super) struct Able {
     pub stock: Stock,
     /// Where its range must lie.
     pub within: Halves,
+    /// Half-blocks that its range may have at most.
+    pub halves_max: usize,
     /// Memory that it offers, bytes.
     pub room: u64,
     /// Whether there is room for the caches in what it holds, so that they need none of `room`.
@@ -71,7 +73,9 @@ impl Able {
 
     /// Whether it may be asked for `halves`, memory aside.
     pub fn permits(&self, halves: Halves) -> bool {
-        self.within.covers(halves) && !self.refused.iter().any(|refused| halves.covers(*refused))
+        self.within.covers(halves)
+            && halves.count() as usize <= self.halves_max
+            && !self.refused.iter().any(|refused| halves.covers(*refused))
     }
 
     /// Whether it may be asked for `halves`, and nothing else.
@@ -149,6 +153,7 @@ fn able(task: &Task, scene: &Scene, candidate: &Candidate, rates: Rates) -> Vec<
         rtt_us: candidate.rtt_us,
         stock: if has_file { Stock::Disk } else { Stock::Network },
         within: Halves::new(0, task.halves.len()),
+        halves_max: task.halves_max(),
         room: u64::from(candidate.offer.memory_free_mb) * 1_000_000,
         caches_there: false,
         refused: scene.refusals.ranges(candidate.node, task.manifest, scene.now),

@@ -29,6 +29,8 @@ pub struct Wish {
     pub sequences: u32,
     /// Stages that there must be besides this node, whatever they cost; 0 leaves that to the planner.
     pub stages_min: u32,
+    /// Layers that another node may be asked for in one stage; 0 for as many as it has memory for.
+    pub layers_max: u32,
     /// Nodes that compute each stage at a time, 1 to 3; the fastest answer counts.
     pub replicas: u32,
     /// Nodes that stand by for each stage, 0 to 2.
@@ -47,6 +49,7 @@ impl Default for Wish {
             positions: 4096,
             sequences: 1,
             stages_min: 0,
+            layers_max: 0,
             replicas: 1,
             spares: 1,
             prompt: 256,
@@ -92,6 +95,14 @@ impl Task {
     /// Positions of all its sequences together.
     pub fn positions(&self) -> u64 {
         u64::from(self.wish.positions) * u64::from(self.wish.sequences)
+    }
+
+    /// Half-blocks that one stage may have.
+    pub(super) fn halves_max(&self) -> usize {
+        match self.wish.layers_max {
+            0 => self.halves.len(),
+            layers => 2 * layers as usize,
+        }
     }
 
     /// Tokens of an answer, at least one.

@@ -21,7 +21,7 @@ use crate::shell::lanes::Pipe;
 /// How often whoever waits for a part hears how far it is.
 const TELL_EVERY: Duration = Duration::from_millis(250);
 /// Positions for which a part has pages, at most: all seats with a usual conversation each.
-const POSITIONS_MAX: usize = SEATS_MAX * 2048;
+pub const POSITIONS_MAX: usize = SEATS_MAX * 2048;
 /// Positions without which lending a part is of no use.
 const POSITIONS_MIN: usize = 2048;
 /// Memory of buffers beside weights and caches, as placement counts it.

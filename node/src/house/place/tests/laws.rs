@@ -23,21 +23,33 @@ fn task() -> impl Strategy<Value = Task> {
     });
     let cuts = prop_oneof![Just(Cuts::Layers), Just(Cuts::Halves), Just(Cuts::AlphaBeta)];
     let wish = (odd32(1..4000), odd32(1..3), 0u32..5, 0u32..5, odd32(1..500), odd32(1..500), cuts);
+    let most = (prop_oneof![3 => Just(0u32), 1 => 1u32..8], 0u32..3);
     let usual = prop::collection::vec(
         (1u64..60).prop_map(|mb| Work { memory: mb * MB, macs: mb * MB }),
         2..24,
     );
     let halves = prop_oneof![4 => usual, 1 => prop::collection::vec(work, 0..12)];
-    (halves, odd(1..60), odd32(0..2000), wish).prop_map(|(mut halves, ends, kv_bytes, wish)| {
-        if halves.len() % 2 == 1 && halves.len() > 5 {
-            halves.pop();
-        }
-        let (positions, sequences, stages_min, replicas, prompt, answer, cuts) = wish;
-        let ends = Work { memory: ends.saturating_mul(MB), macs: ends };
-        let wish =
-            Wish { positions, sequences, stages_min, replicas, spares: 2, prompt, answer, cuts };
-        Task { halves, ends, kv_bytes, ..model(1, wish) }
-    })
+    (halves, odd(1..60), odd32(0..2000), wish, most).prop_map(
+        |(mut halves, ends, kv_bytes, wish, (layers_max, spares))| {
+            if halves.len() % 2 == 1 && halves.len() > 5 {
+                halves.pop();
+            }
+            let (positions, sequences, stages_min, replicas, prompt, answer, cuts) = wish;
+            let ends = Work { memory: ends.saturating_mul(MB), macs: ends };
+            let wish = Wish {
+                positions,
+                sequences,
+                stages_min,
+                layers_max,
+                spares,
+                replicas,
+                prompt,
+                answer,
+                cuts,
+            };
+            Task { halves, ends, kv_bytes, ..model(1, wish) }
+        },
+    )
 }
 
 fn other() -> impl Strategy<Value = (Offer, Belief)> {
@@ -84,6 +96,8 @@ fn check(task: &Task, world: &World, plan: &Plan) -> Result<(), TestCaseError> {
     for stage in &plan.stages {
         prop_assert_eq!(stage.halves.start, at);
         prop_assert!(stage.halves.end > at);
+        let most = 2 * task.wish.layers_max;
+        prop_assert!(most == 0 || stage.halves.end - at <= most);
         at = stage.halves.end;
         if task.wish.cuts == Cuts::Layers && plan.stages.len() <= STAGES_MAX as usize {
             let apart = plan.stages.iter().all(|stage| stage.halves.count() == 1);
