@@ -5,11 +5,13 @@ use std::sync::{Arc, mpsc};
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 use wire::lane::{Hop, Line, Prepare, Reason, Refused, Say};
-use wire::{Malformed, NodeId};
+use wire::{Malformed, Millis, NodeId};
 
 use super::outlet::{Frames, Outlet};
 use super::stages::{Order, Session};
+use crate::shell::admission::{self, Admission, Standing};
 use crate::shell::lanes::{Frame, Lanes, Pipe, PipeLimits, Receiver};
+use crate::shell::speaker::unix_now_ms;
 use crate::shell::swarm::Swarm;
 
 /// Memory for rows of others that wait to be computed, KiB: 256 MiB.
@@ -28,13 +30,23 @@ pub trait Desk: Send + Sync {
 pub struct Post {
     orders: mpsc::Sender<Order>,
     desk: Arc<dyn Desk>,
+    gate: Gate,
     room: Arc<Semaphore>,
+}
+
+/// Who may come in.
+#[derive(Clone)]
+pub struct Gate {
+    /// Who belongs here.
+    pub admission: Admission,
+    /// Where those who are let in are allowed to connect.
+    pub swarm: Swarm,
 }
 
 impl Post {
     /// Sequences' frames go to `orders`, all else to `desk`.
-    pub fn new(orders: mpsc::Sender<Order>, desk: Arc<dyn Desk>) -> Self {
-        Self { orders, desk, room: Arc::new(Semaphore::new(WAITING_KIB)) }
+    pub fn new(orders: mpsc::Sender<Order>, desk: Arc<dyn Desk>, gate: Gate) -> Self {
+        Self { orders, desk, gate, room: Arc::new(Semaphore::new(WAITING_KIB)) }
     }
 
     /// Serves a pipe that `peer` opened, until it ends.
@@ -44,7 +56,20 @@ impl Post {
             Ok(say) => say,
             Err(error) => return refuse(pipe, Reason::Broken, error.to_string()).await,
         };
+        let Gate { admission, swarm } = &self.gate;
         match say {
+            Say::Admit(ask) => {
+                let allow = async |peer| {
+                    if let Err(error) = swarm.allow(peer).await {
+                        tracing::warn!(%error, "one who was let in cannot connect");
+                    }
+                };
+                // What was decided is in the log.
+                let _ = admission::serve(admission.clone(), ask, pipe, allow).await;
+            }
+            _ if admission.standing(peer, Millis(unix_now_ms())) == Standing::Applicant => {
+                refuse(pipe, Reason::NotAllowed, "be let in first".into()).await;
+            }
             Say::Open(open) => {
                 let session = name(&open.session, open.leg);
                 let (sender, receiver) = pipe.split();
