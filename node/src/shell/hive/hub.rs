@@ -149,6 +149,7 @@ impl Hub {
             lanes_at: Vec::new(),
             offer_at: Instant::now(),
             allowed: BTreeSet::new(),
+            pings: BTreeMap::new(),
         };
         tokio::spawn(hub.run(take, events, reports));
         Self { orders, routes }
@@ -195,6 +196,8 @@ struct Running {
     offer_at: Instant,
     /// Members that may connect.
     allowed: BTreeSet<NodeId>,
+    /// Round trips last seen, microseconds.
+    pings: BTreeMap<NodeId, u64>,
 }
 
 impl Running {
@@ -397,8 +400,12 @@ impl Running {
             tracing::warn!(%error, "proofs of members are not kept");
         }
         let peers = self.parts.dialler.swarm.peers().await.unwrap_or_default();
+        self.pings.retain(|node, _| peers.iter().any(|peer| peer.id == *node));
         for peer in peers {
-            if let Some(rtt) = peer.rtt_us {
+            // Only what was measured anew shows that the peer lives.
+            if let Some(rtt) = peer.rtt_us
+                && self.pings.insert(peer.id, rtt) != Some(rtt)
+            {
                 self.step(Input::Reached(peer.id, rtt));
             }
         }
