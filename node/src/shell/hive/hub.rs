@@ -1,7 +1,7 @@
 //! The hive as this node sees it: what the swarm tells goes into the house, and what the house wants
 //! is done.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,18 +18,21 @@ use wire::{
 };
 
 use super::desk::Lender;
-use super::post;
+use super::post::{self, Dialler, Post};
 use super::road::{HiveRoad, Report, Route};
 use super::stages::{StageStats, row_bytes};
 use crate::house::hive::{Effect, Hive, Input, Stand, Want};
 use crate::house::lane::{PassageError, Replication};
 use crate::house::place::{NoRoute, Plan};
-use crate::shell::lanes::Lanes;
+use crate::shell::admission::Admission;
+use crate::shell::lanes::{Pipe, PipeLimits};
 use crate::shell::speaker::unix_now_ms;
-use crate::shell::swarm::{Event, PeerInfo, Swarm, Topic};
+use crate::shell::swarm::{Event, PeerInfo, Topic};
 
 /// What nodes gossip their offers on.
 pub const OFFERS: Topic = Topic("offers");
+/// What members of a private hive gossip their proofs on.
+pub const MEMBERS: Topic = Topic("members");
 /// How often an offer is made again, and how long it holds: some may be lost on the way.
 const OFFER_EVERY: Duration = Duration::from_secs(20);
 const OFFER_LIFE_MS: u32 = 75_000;
@@ -94,16 +97,18 @@ pub struct ModelView {
 pub struct Parts {
     /// This node's key.
     pub key: Key,
-    /// The data plane.
-    pub lanes: Lanes,
-    /// The control plane.
-    pub swarm: Swarm,
+    /// Both planes.
+    pub dialler: Dialler,
+    /// Serves pipes that others open.
+    pub post: Post,
     /// What this node lends.
     pub lender: Arc<Lender>,
     /// What its stages do.
     pub stats: Arc<StageStats>,
     /// How this node is; asked for each offer.
     pub health: Box<dyn Fn() -> Health + Send + Sync>,
+    /// Who belongs here.
+    pub admission: Admission,
     /// Whether other nodes of each leg compute everything, too.
     pub replication: Replication,
     /// Where others reach its lanes, if the user says so.
@@ -143,6 +148,8 @@ impl Hub {
             last_sequence: 0,
             lanes_at: Vec::new(),
             offer_at: Instant::now(),
+            allowed: BTreeSet::new(),
+            pings: BTreeMap::new(),
         };
         tokio::spawn(hub.run(take, events, reports));
         Self { orders, routes }
@@ -187,6 +194,10 @@ struct Running {
     /// Where this node's lanes are, as others see it.
     lanes_at: Vec<Address>,
     offer_at: Instant,
+    /// Members that may connect.
+    allowed: BTreeSet<NodeId>,
+    /// Round trips last seen, microseconds.
+    pings: BTreeMap<NodeId, u64>,
 }
 
 impl Running {
@@ -248,8 +259,8 @@ impl Running {
         };
         View {
             me: self.parts.key.id(),
-            addresses: self.parts.swarm.addresses().await.unwrap_or_default(),
-            peers: self.parts.swarm.peers().await.unwrap_or_default(),
+            addresses: self.parts.dialler.swarm.addresses().await.unwrap_or_default(),
+            peers: self.parts.dialler.swarm.peers().await.unwrap_or_default(),
             offers: offers.map(|(node, offer)| (node, offer.content().clone())).collect(),
             lanes: self.lanes_at.clone(),
             lent_max: self.parts.lender.bytes(),
@@ -267,10 +278,21 @@ impl Running {
                 tracing::info!(%peer, "connected");
                 self.ask_for_offers(peer);
                 self.offer_soon();
+                self.show_membership().await;
             }
             Event::Disconnected { peer } => {
                 tracing::info!(%peer, "disconnected");
                 self.step(Input::Left(peer));
+            }
+            Event::Gossip { topic: MEMBERS, bytes, author, verdict } => {
+                match self.parts.admission.learn(&bytes, Millis(unix_now_ms())) {
+                    Ok(learned) if learned.member == author => {
+                        self.let_members_in().await;
+                        verdict.accept();
+                    }
+                    Ok(_) => verdict.ignore(),
+                    Err(_) => verdict.reject(),
+                }
             }
             Event::Gossip { bytes, author, verdict, .. } => match self.take_offer(&bytes) {
                 Some(signer) if signer == author => verdict.accept(),
@@ -282,7 +304,10 @@ impl Running {
                 // One that is too long is a mistake of ours that tests would show.
                 let _ = reply.send(answer.into());
             }
-            Event::Stream { .. } => {}
+            Event::Stream { from, stream } => {
+                let pipe = Pipe::accepted_over(from, stream, PipeLimits::default());
+                tokio::spawn(self.parts.post.clone().serve(from, pipe));
+            }
             Event::Mismatch(mismatch) => tracing::warn!("{mismatch}"),
             Event::Listening { address } => {
                 tracing::info!(%address, "listening for peers");
@@ -304,7 +329,7 @@ impl Running {
     }
 
     fn ask_for_offers(&self, peer: NodeId) {
-        let (swarm, own) = (self.parts.swarm.clone(), self.own.clone());
+        let (swarm, own) = (self.parts.dialler.swarm.clone(), self.own.clone());
         tokio::spawn(async move {
             let query = wire::encode(&Query { question: Some(Question::Offers(())) });
             let Ok(reply) = swarm.ask(peer, query.into()).await else { return };
@@ -350,10 +375,37 @@ impl Running {
         }
     }
 
+    /// Tells the members of a private hive that this node is one.
+    async fn show_membership(&self) {
+        let Some(proof) = self.parts.admission.proof(Millis(unix_now_ms())) else { return };
+        if let Err(error) = self.parts.dialler.swarm.publish(MEMBERS, proof.into()).await {
+            tracing::debug!(%error, "a membership was not gossiped");
+        }
+    }
+
+    /// Lets all members that are known connect.
+    async fn let_members_in(&mut self) {
+        for member in self.parts.admission.known_members(Millis(unix_now_ms())) {
+            if self.allowed.insert(member)
+                && let Err(error) = self.parts.dialler.swarm.allow(member).await
+            {
+                tracing::warn!(%member, %error, "a member cannot connect");
+            }
+        }
+    }
+
     async fn look_around(&mut self) {
-        let peers = self.parts.swarm.peers().await.unwrap_or_default();
+        self.let_members_in().await;
+        if let Err(error) = self.parts.admission.save() {
+            tracing::warn!(%error, "proofs of members are not kept");
+        }
+        let peers = self.parts.dialler.swarm.peers().await.unwrap_or_default();
+        self.pings.retain(|node, _| peers.iter().any(|peer| peer.id == *node));
         for peer in peers {
-            if let Some(rtt) = peer.rtt_us {
+            // Only what was measured anew shows that the peer lives.
+            if let Some(rtt) = peer.rtt_us
+                && self.pings.insert(peer.id, rtt) != Some(rtt)
+            {
                 self.step(Input::Reached(peer.id, rtt));
             }
         }
@@ -370,11 +422,11 @@ impl Running {
         if let Some(told) = self.parts.lanes_at {
             return vec![Address::new(told)];
         }
-        let listens = self.parts.lanes.address();
+        let listens = self.parts.dialler.lanes.address();
         if !listens.ip().is_unspecified() {
             return vec![Address::new(listens)];
         }
-        let addresses = self.parts.swarm.addresses().await.unwrap_or_default();
+        let addresses = self.parts.dialler.swarm.addresses().await.unwrap_or_default();
         let mut hosts: Vec<IpAddr> = addresses.iter().filter_map(host).collect();
         hosts.sort_unstable();
         hosts.dedup();
@@ -418,10 +470,11 @@ impl Running {
 
     async fn offer(&mut self) {
         self.offer_at = Instant::now() + OFFER_EVERY;
+        self.show_membership().await;
         self.lanes_at = self.lanes_seen().await;
         self.last_sequence = unix_now_ms().max(self.last_sequence + 1);
         let Some(bytes) = self.own_offer(self.last_sequence) else { return };
-        if let Err(error) = self.parts.swarm.publish(OFFERS, bytes.into()).await {
+        if let Err(error) = self.parts.dialler.swarm.publish(OFFERS, bytes.into()).await {
             // As long as nobody is connected, that is no news.
             tracing::debug!(%error, "an offer was not gossiped");
         }
@@ -476,11 +529,11 @@ impl Running {
 
     /// Asks a node to get a part ready, and listens to how far it is.
     fn prepare(&self, node: Hop, manifest: ManifestId, halves: Halves, sources: Vec<Hop>) {
-        let (lanes, own) = (self.parts.lanes.clone(), self.own.clone());
-        self.parts.lanes.spawn(async move {
+        let (dialler, own) = (self.parts.dialler.clone(), self.own.clone());
+        self.parts.dialler.lanes.spawn(async move {
             let who = node.node();
             let prepare = Prepare { manifest: manifest.0.to_vec(), halves: Some(halves), sources };
-            let (why, refused) = match get_ready(&lanes, &node, prepare, &own).await {
+            let (why, refused) = match get_ready(&dialler, &node, prepare, &own).await {
                 Ok(None) => return,
                 Ok(Some(why)) => (why, true),
                 Err(error) => (format!("{error:#}"), false),
@@ -500,14 +553,14 @@ async fn tell(own: &mpsc::WeakSender<Order>, input: Input) {
 
 /// Asks for a part until it is ready (`None`) or refused (why).
 async fn get_ready(
-    lanes: &Lanes,
+    dialler: &Dialler,
     node: &Hop,
     prepare: Prepare,
     own: &mpsc::WeakSender<Order>,
 ) -> anyhow::Result<Option<String>> {
     let (who, halves) = (node.node(), prepare.halves.expect("it is said"));
     let manifest = ManifestId::from_slice(&prepare.manifest).expect("it is an id");
-    let mut pipe = post::dial(lanes, node).await?;
+    let mut pipe = dialler.dial(node).await?;
     let line = Line::from(Say::Prepare(prepare));
     pipe.send(&wire::encode(&line), [Bytes::new()]).await?;
     loop {
