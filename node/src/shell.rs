@@ -1,6 +1,5 @@
 //! Everything that has an effect: files, threads, terminals, sockets, clocks and dice.
 
-#[allow(dead_code, unused_imports, reason = "the hive that uses it is being built")]
 mod admission;
 mod args;
 mod ask;
@@ -8,7 +7,6 @@ mod constraint;
 mod daemon;
 mod durable;
 mod engine;
-#[allow(dead_code, unused_imports, reason = "the hive that uses it is being built")]
 mod health;
 mod hive;
 mod http;
@@ -24,7 +22,6 @@ mod pull;
 mod settings;
 mod speaker;
 mod stats;
-#[allow(dead_code, unused_imports, reason = "the hive that uses it is being built")]
 mod swarm;
 mod tools;
 mod toy;

@@ -279,6 +279,9 @@ pub struct HiveFlags {
     /// Memory lent to other nodes; 0 lends nothing [default: half of what is free]
     #[arg(long, value_name = "MB")]
     pub lend_mb: Option<u64>,
+    /// Disk for parts of models that come from other nodes [default: 20000]
+    #[arg(long, value_name = "MB")]
+    pub disk_mb: Option<u64>,
     /// Memory for this node's own part of a model that is split [default: what is free]
     #[arg(long, value_name = "MB")]
     pub own_mb: Option<u64>,
@@ -311,6 +314,7 @@ impl HiveFlags {
             state_dir: self.state_dir.clone(),
             lend: given(&self.lend),
             lend_mb: self.lend_mb,
+            disk_mb: self.disk_mb,
             own_mb: self.own_mb,
             stages: self.stages,
             stage_layers: self.stage_layers,

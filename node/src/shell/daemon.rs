@@ -25,7 +25,6 @@ use super::http::{Api, Guard, Key, Ring, Server, router};
 use super::library;
 use super::line::Line;
 use super::settings::{Secret, Settings};
-use super::weights;
 use super::worker::{self, Far, Files, Phase, Serving, Source};
 
 /// How long connections get to deliver their last bytes after their answers were cut off.
@@ -188,8 +187,7 @@ async fn start(
 ) -> Result<()> {
     if let Some(hive) = &hive {
         for path in files.lend {
-            let manifest = survey(path.clone()).await?;
-            hive.know(manifest, path);
+            hive.know(path).await?;
         }
     }
     let mut models = Vec::new();
@@ -201,12 +199,6 @@ async fn start(
     }
     let end = worker::start(Files { models, draft: files.draft }, settings, line, phase)?;
     end.await.unwrap_or_else(|_| Err(anyhow!("the thread that computes is gone")))
-}
-
-/// The manifest of the model at `path`.
-async fn survey(path: PathBuf) -> Result<Arc<wire::Manifest>> {
-    let manifest = tokio::task::spawn_blocking(move || weights::manifest(&path)).await??;
-    Ok(Arc::new(manifest))
 }
 
 /// Waits until `wanted` others are known, for a while: a route over fewer would be made at once, and
@@ -235,8 +227,7 @@ async fn source(
     line: &Arc<Line>,
     phase: &watch::Sender<Phase>,
 ) -> Result<Source> {
-    let manifest = survey(path.clone()).await?;
-    hive.know(manifest.clone(), path.clone());
+    let manifest = hive.know(path.clone()).await?;
     let want = hive.wish(&manifest, settings);
     if want.fits_here() {
         tracing::info!("all of the model fits here, so it is not split");

@@ -21,7 +21,7 @@ use libp2p::multiaddr::Protocol;
 use tokio::sync::mpsc;
 use wire::{Hello, InviteText, Key, Manifest, Millis, NetworkId, NodeId};
 
-use self::desk::{Lender, Local, Means};
+use self::desk::{Lender, Means};
 use self::hub::{Hub, MEMBERS, OFFERS, Parts};
 use self::post::{Dialler, Gate, Post};
 use self::road::{HiveRoad, Report};
@@ -36,6 +36,7 @@ use super::machine;
 use super::settings::Settings;
 use super::speaker::unix_now_ms;
 use super::swarm::{self, DhtRole, Swarm};
+use super::weights;
 use crate::house::fitness::Rates;
 use crate::house::hive::Want;
 use crate::house::lane::Replication;
@@ -98,7 +99,9 @@ impl HiveNode {
         let back = orders.clone();
         let connect = move |session, hop| post::connect(&own, back.clone(), session, hop);
         stages::start(Box::new(connect), stats.clone(), take)?;
-        let lender = Lender::new(means(settings), orders.clone());
+        let cap = weights::Limits::new(settings.disk_mb.saturating_mul(1_000_000));
+        let store = weights::Store::open(&settings.state_dir.join("weights"), cap)?;
+        let lender = Lender::new(means(settings), orders.clone(), store, lanes.clone());
         let gate = Gate { admission: admission.clone(), swarm: swarm.clone() };
         let post = Post::new(orders, lender.clone(), gate);
         let taking = post.clone();
@@ -153,8 +156,12 @@ impl HiveNode {
     }
 
     /// A model's files are here: parts of it can be lent at once.
-    pub fn know(&self, manifest: Arc<Manifest>, path: std::path::PathBuf) {
-        self.lender.know(Local { manifest, path });
+    ///
+    /// # Errors
+    /// It is no model, or cannot be read.
+    pub async fn know(&self, path: std::path::PathBuf) -> Result<Arc<Manifest>> {
+        let lender = self.lender.clone();
+        Ok(tokio::task::spawn_blocking(move || lender.know(&path)).await??)
     }
 
     /// What is asked of the hive for a model whose file is here.

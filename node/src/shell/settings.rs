@@ -26,6 +26,8 @@ pub const CONTEXT_DEFAULT: usize = 8192;
 const DRAIN_SECONDS_MAX: u64 = 3600;
 /// Names or origins in one list.
 const NAMES_MAX: usize = 64;
+/// Disk for fetched parts without a wish of the user's: some large models' shares.
+const DISK_MB_DEFAULT: u64 = 20_000;
 /// Nodes that may compute a stage at a time.
 const REPLICAS_MAX: u64 = 3;
 /// Nodes that may stand by for a stage.
@@ -190,6 +192,8 @@ pub struct Layer {
     pub lend: Option<Vec<String>>,
     /// Memory lent to other nodes, megabytes.
     pub lend_mb: Option<u64>,
+    /// Disk for parts of models that are fetched from other nodes, megabytes.
+    pub disk_mb: Option<u64>,
     /// Memory for this node's own part of a model that goes over a hive, megabytes.
     pub own_mb: Option<u64>,
     /// Other nodes among which a model is split, at least.
@@ -276,6 +280,7 @@ impl Layer {
             state_dir: text("CADENCIA_STATE_DIR").map(PathBuf::from),
             lend: list("CADENCIA_LEND", &text),
             lend_mb: number("CADENCIA_LEND_MB", &text)?,
+            disk_mb: number("CADENCIA_DISK_MB", &text)?,
             own_mb: number("CADENCIA_OWN_MB", &text)?,
             stages: number("CADENCIA_STAGES", &text)?,
             stage_layers: number("CADENCIA_STAGE_LAYERS", &text)?,
@@ -315,6 +320,7 @@ impl Layer {
             state_dir: self.state_dir.or(under.state_dir),
             lend: self.lend.or(under.lend),
             lend_mb: self.lend_mb.or(under.lend_mb),
+            disk_mb: self.disk_mb.or(under.disk_mb),
             own_mb: self.own_mb.or(under.own_mb),
             stages: self.stages.or(under.stages),
             stage_layers: self.stage_layers.or(under.stage_layers),
@@ -444,6 +450,8 @@ pub struct Settings {
     pub lend: Vec<String>,
     /// Memory lent to other nodes, megabytes; `None` for half of what is free.
     pub lend_mb: Option<u64>,
+    /// Disk for parts of models that are fetched from other nodes, megabytes.
+    pub disk_mb: u64,
     /// Memory for this node's own part of a model that goes over a hive, megabytes; `None` for what is
     /// free.
     pub own_mb: Option<u64>,
@@ -496,6 +504,7 @@ impl Settings {
             state_dir: top.state_dir.unwrap_or_else(|| models_dir.with_file_name("state")),
             lend: top.lend.unwrap_or_default(),
             lend_mb: top.lend_mb,
+            disk_mb: top.disk_mb.unwrap_or(DISK_MB_DEFAULT),
             own_mb: top.own_mb,
             stages: top.stages.unwrap_or(0),
             stage_layers: top.stage_layers.unwrap_or(0),
@@ -543,6 +552,7 @@ impl Settings {
             state_dir: Some(self.state_dir.clone()),
             lend: Some(self.lend.clone()),
             lend_mb: self.lend_mb,
+            disk_mb: Some(self.disk_mb),
             own_mb: self.own_mb,
             stages: Some(self.stages),
             stage_layers: Some(self.stage_layers),

@@ -2,21 +2,23 @@
 //! is wanted for others.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use compute::blueprint::Blueprint;
-use compute::engine::{Ends, KernelChoice, LoadOptions, Model, PAGE, Part};
+use compute::engine::{Ends, KernelChoice, LoadOptions, PAGE, Part};
+use compute::parts::FileParts;
 use tokio::sync::watch;
-use wire::lane::{Line, Prepare, Prepared, Reason, Refused, Say, Want};
+use wire::lane::{Hop, Line, Prepare, Prepared, Reason, Refused, Say, Want};
 use wire::{Halves, Held, Manifest, ManifestId, NodeId};
 
-use super::post::{Desk, refuse};
+use super::post::Desk;
 use super::stages::{Lent, Order, SEATS_MAX};
-use crate::shell::lanes::Pipe;
+use crate::shell::lanes::{Lanes, Pipe};
+use crate::shell::weights::{Fetcher, Ready, Server, Stock, Store, StoreError, Waits, over};
 
 /// How often whoever waits for a part hears how far it is.
 const TELL_EVERY: Duration = Duration::from_millis(250);
@@ -52,10 +54,10 @@ pub struct Means {
 }
 
 /// The lender.
-#[derive(Debug)]
 pub struct Lender {
     means: Means,
-    local: Mutex<BTreeMap<ManifestId, Local>>,
+    fetcher: Fetcher,
+    server: Server,
     state: Mutex<State>,
     orders: mpsc::Sender<Order>,
     /// Rings when what is lent has changed.
@@ -63,64 +65,82 @@ pub struct Lender {
 }
 
 type Key = (ManifestId, Halves);
+type Refusal = (Reason, String);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     parts: BTreeMap<Key, Kept>,
     loading: BTreeMap<Key, watch::Receiver<Progress>>,
 }
 
 /// A part that is lent.
-#[derive(Debug)]
 struct Kept {
     lent: Arc<Lent>,
     bytes: u64,
     wanted: Instant,
+    /// Holds on to the files that it was loaded from.
+    _files: Arc<Ready>,
 }
 
 /// How far a part is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Progress {
-    Loading { done: u64, whole: u64 },
+    Coming { done: u64, whole: u64, eta_s: u32 },
     Ready,
     Refused(Reason, String),
 }
 
 impl Lender {
-    /// Lends by `means`; the thread behind `orders` computes.
-    pub fn new(means: Means, orders: mpsc::Sender<Order>) -> Arc<Self> {
+    /// Lends by `means`, what is in `store` or comes over `lanes`; the thread behind `orders` computes.
+    pub fn new(
+        means: Means,
+        orders: mpsc::Sender<Order>,
+        store: Arc<Store>,
+        lanes: Lanes,
+    ) -> Arc<Self> {
         let (changed, _) = watch::channel(0);
-        let (local, state) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { means, local, state, orders, changed })
+        let server = Server::new(store.clone());
+        let fetcher = Fetcher::new(store, over(lanes), Waits::default());
+        Arc::new(Self { means, fetcher, server, state: Mutex::default(), orders, changed })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn locals(&self) -> MutexGuard<'_, BTreeMap<ManifestId, Local>> {
-        self.local.lock().unwrap_or_else(PoisonError::into_inner)
+    fn libraries(&self) -> impl Iterator<Item = Arc<Stock>> {
+        self.fetcher.store().all().into_iter().filter(|stock| stock.is_library())
     }
 
-    /// A model's files are here.
-    pub fn know(&self, local: Local) {
-        self.locals().insert(local.manifest.id(), local);
+    /// A model's files are here: it can be lent and given on. Reads all of it, unless it was seen
+    /// before.
+    ///
+    /// # Errors
+    /// It is no model, or cannot be read.
+    pub fn know(&self, path: &Path) -> Result<Arc<Manifest>, StoreError> {
+        let stock = self.fetcher.store().add_library(path)?;
         self.changed.send_modify(|n| *n += 1);
+        Ok(Arc::new(stock.manifest().clone()))
     }
 
-    /// The manifest with this id, if the model is here.
+    /// The manifest with this id, if the model is known here.
     pub fn manifest(&self, id: ManifestId) -> Option<Arc<Manifest>> {
-        self.locals().get(&id).map(|local| local.manifest.clone())
+        let stock = self.fetcher.store().find(id)?;
+        Some(Arc::new(stock.manifest().clone()))
     }
 
     /// All models whose files are here.
     pub fn known(&self) -> Vec<Local> {
-        self.locals().values().cloned().collect()
+        let local = |stock: Arc<Stock>| Local {
+            manifest: Arc::new(stock.manifest().clone()),
+            path: stock.path(),
+        };
+        self.libraries().map(local).collect()
     }
 
     /// Ids of models whose files are here.
     pub fn files(&self) -> Vec<ManifestId> {
-        self.locals().keys().copied().collect()
+        self.libraries().map(|stock| stock.id()).collect()
     }
 
     /// Changes of what is lent or known.
@@ -155,8 +175,8 @@ impl Lender {
         self.means.bytes.saturating_sub(used.sum())
     }
 
-    /// The part, loaded from now on if it is not there: how far it is.
-    fn wanted(self: &Arc<Self>, key: Key) -> watch::Receiver<Progress> {
+    /// The part, brought here and loaded from now on if it is not there: how far it is.
+    fn wanted(self: &Arc<Self>, key: Key, sources: Vec<Hop>) -> watch::Receiver<Progress> {
         let mut state = self.state();
         if let Some(held) = state.parts.get_mut(&key) {
             held.wanted = Instant::now();
@@ -165,15 +185,22 @@ impl Lender {
         if let Some(progress) = state.loading.get(&key) {
             return progress.clone();
         }
-        let (tell, progress) = watch::channel(Progress::Loading { done: 0, whole: 0 });
+        let (tell, progress) = watch::channel(Progress::Coming { done: 0, whole: 0, eta_s: 0 });
         state.loading.insert(key, progress.clone());
-        let own = self.clone();
-        tokio::task::spawn_blocking(move || own.load(key, &tell));
+        tokio::spawn(self.clone().bring(key, sources, tell));
         progress
     }
 
-    fn load(&self, key: Key, tell: &watch::Sender<Progress>) {
-        let outcome = self.try_load(key, tell);
+    async fn bring(self: Arc<Self>, key: Key, sources: Vec<Hop>, tell: watch::Sender<Progress>) {
+        let outcome = match self.fetch(key, sources, &tell).await {
+            Ok(files) => {
+                let (own, files, telling) = (self.clone(), Arc::new(files), tell.clone());
+                let load = move || own.load(key, files, &telling);
+                let broken = |_| Err((Reason::Internal, "loading has broken off".to_owned()));
+                tokio::task::spawn_blocking(load).await.unwrap_or_else(broken)
+            }
+            Err(refusal) => Err(refusal),
+        };
         let mut state = self.state();
         state.loading.remove(&key);
         match outcome {
@@ -192,17 +219,46 @@ impl Lender {
         self.changed.send_modify(|n| *n += 1);
     }
 
-    fn try_load(&self, key: Key, tell: &watch::Sender<Progress>) -> Result<Kept, (Reason, String)> {
-        let (manifest, halves) = key;
-        let local = self.locals().get(&manifest).cloned();
-        let local = local
-            .ok_or_else(|| (Reason::NotHeld, "the files of this model are not here".to_owned()))?;
-        let broken = |error: &dyn std::fmt::Display| (Reason::Internal, error.to_string());
-        let blueprint = Blueprint::read(&local.path).map_err(|error| broken(&error))?;
-        if halves.range().end > blueprint.halves {
-            let text = format!("layers {halves} of a model with {} layers", blueprint.layers);
+    /// The files of a part: what is missing of them comes from `sources`.
+    async fn fetch(
+        &self,
+        (manifest, halves): Key,
+        sources: Vec<Hop>,
+        tell: &watch::Sender<Progress>,
+    ) -> Result<Ready, Refusal> {
+        let part = Part { halves: halves.range(), ends: Ends::Elsewhere };
+        if let Some(known) = self.manifest(manifest)
+            && !known.all().covers(halves)
+        {
+            let text = format!("layers {halves} of a model with {}", known.all());
             return Err((Reason::Broken, text));
         }
+        let fetch = self.fetcher.fetch(manifest, FileParts::needed(&part), sources);
+        let mut progress = fetch.progress();
+        let done = fetch.done();
+        tokio::pin!(done);
+        loop {
+            tokio::select! {
+                ready = &mut done => {
+                    return ready.map_err(|error| (Reason::NotHeld, error.to_string()));
+                }
+                Ok(()) = progress.changed() => {
+                    let now = progress.borrow_and_update().clone();
+                    let eta_s = now.eta_s.map_or(0, |s| u32::try_from(s).unwrap_or(u32::MAX));
+                    tell.send_replace(Progress::Coming { done: now.done, whole: now.whole, eta_s });
+                }
+            }
+        }
+    }
+
+    fn load(
+        &self,
+        (manifest, halves): Key,
+        files: Arc<Ready>,
+        tell: &watch::Sender<Progress>,
+    ) -> Result<Kept, Refusal> {
+        let broken = |error: &dyn std::fmt::Display| (Reason::Internal, error.to_string());
+        let blueprint = Blueprint::read(files.path()).map_err(|error| broken(&error))?;
         let part = Part { halves: halves.range(), ends: Ends::Elsewhere };
         let weights = blueprint.weight_bytes(&part);
         let page = blueprint.page_bytes(&part.halves).max(1);
@@ -213,20 +269,20 @@ impl Lender {
             kernels: self.means.kernels,
             part: Some(part),
         };
-        let model = Model::load(&local.path, &options, &mut |done, whole| {
-            tell.send_replace(Progress::Loading { done, whole });
+        let model = files.load(&options, &mut |done, whole| {
+            tell.send_replace(Progress::Coming { done, whole, eta_s: 0 });
         });
         let model = model.map_err(|error| broken(&error))?;
         let pages = model.pages_of(&halves.range(), pages);
         let bytes = weights + pages.max() as u64 * page + OVERHEAD;
         let seats = AtomicU64::new(0);
         let lent = Arc::new(Lent { manifest, halves, model, pages, seats });
-        Ok(Kept { lent, bytes, wanted: Instant::now() })
+        Ok(Kept { lent, bytes, wanted: Instant::now(), _files: files })
     }
 
     /// Sees to it that there is memory for `weights` and pages of `page` bytes each: how many. Parts
     /// that nobody uses go, the longest unwanted first.
-    fn make_room(&self, weights: u64, page: u64) -> Result<usize, (Reason, String)> {
+    fn make_room(&self, weights: u64, page: u64) -> Result<usize, Refusal> {
         let mut state = self.state();
         let least = (POSITIONS_MIN / PAGE + 2) as u64 * page;
         loop {
@@ -261,12 +317,13 @@ impl Desk for Lender {
         let manifest = ManifestId::from_slice(&prepare.manifest).expect("checked when it was read");
         let halves = prepare.halves.expect("checked when it was read");
         tracing::debug!(%peer, layers = %halves, "a part is wanted");
-        let progress = self.wanted((manifest, halves));
+        let progress = self.wanted((manifest, halves), prepare.sources);
         tokio::spawn(tell(progress, pipe));
     }
 
-    fn want(self: Arc<Self>, _peer: NodeId, _want: Want, pipe: Pipe) {
-        tokio::spawn(refuse(pipe, Reason::NotHeld, "this node does not pass weights on".into()));
+    fn want(self: Arc<Self>, peer: NodeId, want: Want, pipe: Pipe) {
+        let server = self.server.clone();
+        tokio::spawn(async move { server.serve(peer, want, pipe).await });
     }
 }
 
@@ -275,8 +332,8 @@ async fn tell(mut progress: watch::Receiver<Progress>, mut pipe: Pipe) {
     loop {
         let now = progress.borrow_and_update().clone();
         let (say, over) = match now {
-            Progress::Loading { done, whole } => {
-                (Say::Prepared(Prepared { done, whole, ready: false, eta_s: 0 }), false)
+            Progress::Coming { done, whole, eta_s } => {
+                (Say::Prepared(Prepared { done, whole, ready: false, eta_s }), false)
             }
             Progress::Ready => {
                 (Say::Prepared(Prepared { done: 1, whole: 1, ready: true, eta_s: 0 }), true)

@@ -528,7 +528,11 @@ impl Running {
     }
 
     /// Asks a node to get a part ready, and listens to how far it is.
-    fn prepare(&self, node: Hop, manifest: ManifestId, halves: Halves, sources: Vec<Hop>) {
+    fn prepare(&self, node: Hop, manifest: ManifestId, halves: Halves, mut sources: Vec<Hop>) {
+        if self.parts.lender.files().contains(&manifest) {
+            let node = self.parts.key.id().0.to_vec();
+            sources.push(Hop { node, lanes: self.lanes_at.clone(), leg: 0 });
+        }
         let (dialler, own) = (self.parts.dialler.clone(), self.own.clone());
         self.parts.dialler.lanes.spawn(async move {
             let who = node.node();
