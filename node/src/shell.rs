@@ -1,11 +1,15 @@
 //! Everything that has an effect: files, threads, terminals, sockets, clocks and dice.
 
+#[allow(dead_code, unused_imports, reason = "the hive that uses it is being built")]
+mod admission;
 mod args;
 mod ask;
 mod constraint;
 mod daemon;
 mod durable;
 mod engine;
+#[allow(dead_code, unused_imports, reason = "the hive that uses it is being built")]
+mod health;
 mod hive;
 mod http;
 mod identity;

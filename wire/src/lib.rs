@@ -4,6 +4,7 @@
 //! * what a model is, to a network: [`Manifest`], [`ManifestId`], [`Halves`];
 //! * what a node offers: [`Offer`], [`Health`];
 //! * who may be where: [`Invite`], [`Membership`], [`Hello`];
+//! * how a network is found: [`BootstrapRecord`];
 //! * what stages say to one another: [`lane`].
 //!
 //! Everything here can come from a stranger, so everything is read by [`decode`]: of bounded size,
@@ -19,6 +20,7 @@ pub mod lane;
 mod manifest;
 mod offer;
 mod place;
+mod seed;
 mod signed;
 
 pub use ask::{Answer, OFFERS_MAX, Query, Question};
@@ -31,4 +33,5 @@ pub use id::{Key, NodeId, NodeIdError, digest};
 pub use manifest::{CHUNK, File, Manifest, ManifestId, Part, Work};
 pub use offer::{Health, Held, Neighbour, OFFER_LIFE_MAX, Offer};
 pub use place::{Address, HALVES_MAX, Halves, Millis};
+pub use seed::{BootstrapRecord, SEED_LIFE_MAX, SeedText, SeedTextError};
 pub use signed::{Content, ENVELOPE, SignatureError, Signed, Verified};

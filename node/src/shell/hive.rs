@@ -23,7 +23,7 @@ use wire::{Health, Hello, InviteText, Key, Manifest, NetworkId, NodeId, PROTOCOL
 
 use self::desk::{Lender, Local, Means};
 use self::hub::{Hub, OFFERS, Parts};
-use self::post::Post;
+use self::post::{Dialler, Post};
 use self::road::{HiveRoad, Report};
 use self::stages::StageStats;
 use super::Usage;
@@ -54,8 +54,7 @@ pub struct HiveNode {
     pub hub: Hub,
     /// How this node is.
     rates: Rates,
-    lanes: Lanes,
-    swarm: Swarm,
+    dialler: Dialler,
     lender: Arc<Lender>,
     reports: mpsc::UnboundedSender<Report>,
     page_secret: [u8; 32],
@@ -87,16 +86,18 @@ impl HiveNode {
         let (swarm, events) = start_swarm(settings, &key, listen)?;
         let (lanes, mut incoming) = start_lanes(&key, lanes_at)?;
         let stats = Arc::<StageStats>::default();
-        let own = lanes.clone();
+        let dialler = Dialler { lanes: lanes.clone(), swarm: swarm.clone() };
+        let own = dialler.clone();
         let (orders, take) = std::sync::mpsc::channel();
         let back = orders.clone();
         let connect = move |session, hop| post::connect(&own, back.clone(), session, hop);
         stages::start(Box::new(connect), stats.clone(), take)?;
         let lender = Lender::new(means(settings), orders.clone());
         let post = Post::new(orders, lender.clone());
+        let taking = post.clone();
         lanes.spawn(async move {
             while let Some(lanes::Incoming { peer, pipe }) = incoming.recv().await {
-                tokio::spawn(post.clone().serve(peer, pipe));
+                tokio::spawn(taking.clone().serve(peer, pipe));
             }
         });
         let rates = measure(settings.threads);
@@ -108,8 +109,8 @@ impl HiveNode {
         };
         let parts = Parts {
             key: key.clone(),
-            lanes: lanes.clone(),
-            swarm: swarm.clone(),
+            dialler: dialler.clone(),
+            post,
             lender: lender.clone(),
             stats,
             health: Box::new(move || health(rates, threads)),
@@ -128,8 +129,7 @@ impl HiveNode {
             me,
             hub,
             rates,
-            lanes,
-            swarm,
+            dialler,
             lender,
             reports,
             page_secret,
@@ -166,7 +166,7 @@ impl HiveNode {
     /// Has a model computed over the hive; news of its sequences go into `inbox`.
     pub async fn want(&self, want: Want, inbox: Arc<Inbox>) -> Arc<HiveRoad> {
         let why = "no route was found yet".to_owned();
-        let road = HiveRoad::new(self.lanes.clone(), inbox, self.reports.clone(), why);
+        let road = HiveRoad::new(self.dialler.clone(), inbox, self.reports.clone(), why);
         self.hub.want(want, road.clone()).await;
         road
     }
@@ -176,17 +176,12 @@ impl HiveNode {
         self.page_secret
     }
 
-    /// Where other nodes reach it.
-    pub async fn addresses(&self) -> Vec<Multiaddr> {
-        self.swarm.addresses().await.unwrap_or_default()
-    }
-
     /// Tells others that it leaves.
     pub async fn stop(self) {
-        if let Err(error) = self.swarm.shutdown().await {
+        if let Err(error) = self.dialler.swarm.shutdown().await {
             tracing::warn!(%error, "the swarm did not end in order");
         }
-        let lanes = self.lanes.clone();
+        let lanes = self.dialler.lanes.clone();
         drop(self);
         let _ = tokio::task::spawn_blocking(move || lanes.stop()).await;
     }

@@ -18,15 +18,15 @@ use wire::{
 };
 
 use super::desk::Lender;
-use super::post;
+use super::post::{self, Dialler, Post};
 use super::road::{HiveRoad, Report, Route};
 use super::stages::{StageStats, row_bytes};
 use crate::house::hive::{Effect, Hive, Input, Stand, Want};
 use crate::house::lane::{PassageError, Replication};
 use crate::house::place::{NoRoute, Plan};
-use crate::shell::lanes::Lanes;
+use crate::shell::lanes::{Pipe, PipeLimits};
 use crate::shell::speaker::unix_now_ms;
-use crate::shell::swarm::{Event, PeerInfo, Swarm, Topic};
+use crate::shell::swarm::{Event, PeerInfo, Topic};
 
 /// What nodes gossip their offers on.
 pub const OFFERS: Topic = Topic("offers");
@@ -94,10 +94,10 @@ pub struct ModelView {
 pub struct Parts {
     /// This node's key.
     pub key: Key,
-    /// The data plane.
-    pub lanes: Lanes,
-    /// The control plane.
-    pub swarm: Swarm,
+    /// Both planes.
+    pub dialler: Dialler,
+    /// Serves pipes that others open.
+    pub post: Post,
     /// What this node lends.
     pub lender: Arc<Lender>,
     /// What its stages do.
@@ -248,8 +248,8 @@ impl Running {
         };
         View {
             me: self.parts.key.id(),
-            addresses: self.parts.swarm.addresses().await.unwrap_or_default(),
-            peers: self.parts.swarm.peers().await.unwrap_or_default(),
+            addresses: self.parts.dialler.swarm.addresses().await.unwrap_or_default(),
+            peers: self.parts.dialler.swarm.peers().await.unwrap_or_default(),
             offers: offers.map(|(node, offer)| (node, offer.content().clone())).collect(),
             lanes: self.lanes_at.clone(),
             lent_max: self.parts.lender.bytes(),
@@ -282,7 +282,10 @@ impl Running {
                 // One that is too long is a mistake of ours that tests would show.
                 let _ = reply.send(answer.into());
             }
-            Event::Stream { .. } => {}
+            Event::Stream { from, stream } => {
+                let pipe = Pipe::accepted_over(from, stream, PipeLimits::default());
+                tokio::spawn(self.parts.post.clone().serve(from, pipe));
+            }
             Event::Mismatch(mismatch) => tracing::warn!("{mismatch}"),
             Event::Listening { address } => {
                 tracing::info!(%address, "listening for peers");
@@ -304,7 +307,7 @@ impl Running {
     }
 
     fn ask_for_offers(&self, peer: NodeId) {
-        let (swarm, own) = (self.parts.swarm.clone(), self.own.clone());
+        let (swarm, own) = (self.parts.dialler.swarm.clone(), self.own.clone());
         tokio::spawn(async move {
             let query = wire::encode(&Query { question: Some(Question::Offers(())) });
             let Ok(reply) = swarm.ask(peer, query.into()).await else { return };
@@ -351,7 +354,7 @@ impl Running {
     }
 
     async fn look_around(&mut self) {
-        let peers = self.parts.swarm.peers().await.unwrap_or_default();
+        let peers = self.parts.dialler.swarm.peers().await.unwrap_or_default();
         for peer in peers {
             if let Some(rtt) = peer.rtt_us {
                 self.step(Input::Reached(peer.id, rtt));
@@ -370,11 +373,11 @@ impl Running {
         if let Some(told) = self.parts.lanes_at {
             return vec![Address::new(told)];
         }
-        let listens = self.parts.lanes.address();
+        let listens = self.parts.dialler.lanes.address();
         if !listens.ip().is_unspecified() {
             return vec![Address::new(listens)];
         }
-        let addresses = self.parts.swarm.addresses().await.unwrap_or_default();
+        let addresses = self.parts.dialler.swarm.addresses().await.unwrap_or_default();
         let mut hosts: Vec<IpAddr> = addresses.iter().filter_map(host).collect();
         hosts.sort_unstable();
         hosts.dedup();
@@ -421,7 +424,7 @@ impl Running {
         self.lanes_at = self.lanes_seen().await;
         self.last_sequence = unix_now_ms().max(self.last_sequence + 1);
         let Some(bytes) = self.own_offer(self.last_sequence) else { return };
-        if let Err(error) = self.parts.swarm.publish(OFFERS, bytes.into()).await {
+        if let Err(error) = self.parts.dialler.swarm.publish(OFFERS, bytes.into()).await {
             // As long as nobody is connected, that is no news.
             tracing::debug!(%error, "an offer was not gossiped");
         }
@@ -476,11 +479,11 @@ impl Running {
 
     /// Asks a node to get a part ready, and listens to how far it is.
     fn prepare(&self, node: Hop, manifest: ManifestId, halves: Halves, sources: Vec<Hop>) {
-        let (lanes, own) = (self.parts.lanes.clone(), self.own.clone());
-        self.parts.lanes.spawn(async move {
+        let (dialler, own) = (self.parts.dialler.clone(), self.own.clone());
+        self.parts.dialler.lanes.spawn(async move {
             let who = node.node();
             let prepare = Prepare { manifest: manifest.0.to_vec(), halves: Some(halves), sources };
-            let (why, refused) = match get_ready(&lanes, &node, prepare, &own).await {
+            let (why, refused) = match get_ready(&dialler, &node, prepare, &own).await {
                 Ok(None) => return,
                 Ok(Some(why)) => (why, true),
                 Err(error) => (format!("{error:#}"), false),
@@ -500,14 +503,14 @@ async fn tell(own: &mpsc::WeakSender<Order>, input: Input) {
 
 /// Asks for a part until it is ready (`None`) or refused (why).
 async fn get_ready(
-    lanes: &Lanes,
+    dialler: &Dialler,
     node: &Hop,
     prepare: Prepare,
     own: &mpsc::WeakSender<Order>,
 ) -> anyhow::Result<Option<String>> {
     let (who, halves) = (node.node(), prepare.halves.expect("it is said"));
     let manifest = ManifestId::from_slice(&prepare.manifest).expect("it is an id");
-    let mut pipe = post::dial(lanes, node).await?;
+    let mut pipe = dialler.dial(node).await?;
     let line = Line::from(Say::Prepare(prepare));
     pipe.send(&wire::encode(&line), [Bytes::new()]).await?;
     loop {

@@ -9,7 +9,8 @@ use wire::{Malformed, NodeId};
 
 use super::outlet::{Frames, Outlet};
 use super::stages::{Order, Session};
-use crate::shell::lanes::{Frame, Lanes, Pipe, Receiver};
+use crate::shell::lanes::{Frame, Lanes, Pipe, PipeLimits, Receiver};
+use crate::shell::swarm::Swarm;
 
 /// Memory for rows of others that wait to be computed, KiB: 256 MiB.
 const WAITING_KIB: usize = 256 << 10;
@@ -108,11 +109,16 @@ pub async fn refuse(mut pipe: Pipe, reason: Reason, text: String) {
 
 /// A way from a stage to the next, made while the first rows wait for it. When it breaks, `orders`
 /// hear of it.
-pub fn connect(lanes: &Lanes, orders: mpsc::Sender<Order>, session: Session, hop: Hop) -> Outlet {
+pub fn connect(
+    dialler: &Dialler,
+    orders: mpsc::Sender<Order>,
+    session: Session,
+    hop: Hop,
+) -> Outlet {
     let (outlet, frames) = Outlet::new();
     let node = hop.node();
-    let own = lanes.clone();
-    lanes.spawn(async move {
+    let own = dialler.clone();
+    dialler.lanes.spawn(async move {
         if let Err(why) = feed(own, session, hop, frames).await {
             let _ = orders.send(Order::Broken { session, node, why: why.to_string() });
         }
@@ -120,8 +126,8 @@ pub fn connect(lanes: &Lanes, orders: mpsc::Sender<Order>, session: Session, hop
     outlet
 }
 
-async fn feed(lanes: Lanes, session: Session, hop: Hop, frames: Frames) -> anyhow::Result<()> {
-    let pipe = dial(&lanes, &hop).await?;
+async fn feed(own: Dialler, session: Session, hop: Hop, frames: Frames) -> anyhow::Result<()> {
+    let pipe = own.dial(&hop).await?;
     let (mut sender, mut receiver) = pipe.split();
     let first =
         Line::from(Say::Feed(wire::lane::Feed { session: session.0.to_vec(), leg: hop.leg }));
@@ -139,9 +145,34 @@ async fn feed(lanes: Lanes, session: Session, hop: Hop, frames: Frames) -> anyho
     }
 }
 
-/// A pipe to a node.
-pub async fn dial(lanes: &Lanes, hop: &Hop) -> anyhow::Result<Pipe> {
-    let addresses: Vec<_> = hop.lanes.iter().filter_map(wire::Address::socket).collect();
-    let link = lanes.link(hop.node(), &addresses).await?;
-    Ok(link.open().await?)
+/// Makes pipes to nodes.
+#[derive(Clone)]
+pub struct Dialler {
+    /// The usual way.
+    pub lanes: Lanes,
+    /// The other: streams of the swarm, which reaches nodes by holes that it punched, or through a third.
+    pub swarm: Swarm,
+}
+
+impl Dialler {
+    /// A pipe to a node: over a lane, or, where none can be had, over a stream of the swarm.
+    ///
+    /// # Errors
+    /// Neither way leads there; both are told.
+    pub async fn dial(&self, hop: &Hop) -> anyhow::Result<Pipe> {
+        let node = hop.node();
+        let addresses: Vec<_> = hop.lanes.iter().filter_map(wire::Address::socket).collect();
+        let lane = async { anyhow::Ok(self.lanes.link(node, &addresses).await?.open().await?) };
+        let no_lane = match lane.await {
+            Ok(pipe) => return Ok(pipe),
+            Err(error) => error,
+        };
+        match self.swarm.open_stream(node).await {
+            Ok(stream) => {
+                tracing::info!(%node, why = %no_lane, "no lane leads there; a stream of the swarm does");
+                Ok(Pipe::opened_over(node, stream, PipeLimits::default()))
+            }
+            Err(no_stream) => anyhow::bail!("cannot be reached: {no_lane}; and {no_stream}"),
+        }
+    }
 }

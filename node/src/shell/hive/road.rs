@@ -11,12 +11,11 @@ use wire::lane::{Hop, Say, Wanted};
 use wire::{Millis, NodeId};
 
 use super::outlet::{Frames, Outlet};
-use super::post;
+use super::post::{self, Dialler};
 use crate::house::lane::{
     Leg, Passage, PassageEffect, PassageError, PassageInput, PassagePlan, Replication,
 };
 use crate::shell::engine::road::{Inbox, News, Opening, Road, Setback};
-use crate::shell::lanes::Lanes;
 
 /// Bytes that a requester keeps of what it sent, for each sequence.
 const KEPT_MAX: usize = 16 << 20;
@@ -62,7 +61,7 @@ pub enum Report {
 
 /// The way that an engine's sequences take: the route of the moment.
 pub struct HiveRoad {
-    lanes: Lanes,
+    dialler: Dialler,
     inbox: Arc<Inbox>,
     /// The route, or why there is none.
     route: Mutex<Result<Arc<Route>, String>>,
@@ -85,13 +84,13 @@ enum Command {
 impl HiveRoad {
     /// A road without a route, because of `why`. What happens on it is reported.
     pub fn new(
-        lanes: Lanes,
+        dialler: Dialler,
         inbox: Arc<Inbox>,
         reports: mpsc::UnboundedSender<Report>,
         why: String,
     ) -> Arc<Self> {
         let (route, open) = (Mutex::new(Err(why)), Mutex::default());
-        Arc::new(Self { lanes, inbox, route, open, reports, epoch: Instant::now() })
+        Arc::new(Self { dialler, inbox, route, open, reports, epoch: Instant::now() })
     }
 
     /// The route of the moment.
@@ -153,7 +152,7 @@ impl Road for OnRoad {
         let (commands, take) = mpsc::unbounded_channel();
         road.open_ones().insert(number, commands);
         let way = Way::new(road.clone(), number, route.number, plan);
-        road.lanes.spawn(way.run(take));
+        road.dialler.lanes.spawn(way.run(take));
     }
 
     fn send(&self, number: u64, first: u32, rows: Bytes, wanted: Wanted) {
@@ -297,10 +296,10 @@ impl Way {
     fn outlet(&mut self, to: &Hop) -> &Outlet {
         let make = || {
             let (outlet, frames) = Outlet::new();
-            let (lanes, hop, hear) = (self.road.lanes.clone(), to.clone(), self.hear.clone());
-            self.road.lanes.spawn(async move {
+            let (dialler, hop, hear) = (self.road.dialler.clone(), to.clone(), self.hear.clone());
+            self.road.dialler.lanes.spawn(async move {
                 let who = (hop.leg, hop.node());
-                if let Err(why) = talk(&lanes, hop, frames, &hear).await {
+                if let Err(why) = talk(&dialler, hop, frames, &hear).await {
                     let _ = hear.send(Heard::Broken(who, format!("{why:#}"))).await;
                 }
             });
@@ -312,13 +311,13 @@ impl Way {
 
 /// Carries what is said to a stage and what it says, until the outlet is gone.
 async fn talk(
-    lanes: &Lanes,
+    dialler: &Dialler,
     hop: Hop,
     frames: Frames,
     hear: &mpsc::Sender<Heard>,
 ) -> anyhow::Result<()> {
     let who = (hop.leg, hop.node());
-    let pipe = post::dial(lanes, &hop).await?;
+    let pipe = dialler.dial(&hop).await?;
     let (sender, mut receiver) = pipe.split();
     let delivering = frames.deliver(sender);
     tokio::pin!(delivering);
