@@ -34,6 +34,7 @@ Examples:
   cadencia models                                  what is in the models folder
   cadencia chat -m SmolLM2-135M-Instruct           talk to a model in this terminal
   cadencia up -m ./some.gguf --api 127.0.0.1:8080  serve the OpenAI-compatible API
+  cadencia hive --nodes 4 -m ./some.gguf           split one over nodes of this machine
   cadencia doctor                                  is this machine fit for it
 
 A model is a path to a .gguf file, or the name of one in the models folder
