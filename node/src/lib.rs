@@ -3,4 +3,4 @@
 pub mod house;
 mod shell;
 
-pub use shell::{lanes, run};
+pub use shell::{lanes, run, weights};

@@ -28,7 +28,7 @@ mod stats;
 mod swarm;
 mod tools;
 mod toy;
-mod weights;
+pub mod weights;
 mod worker;
 
 use std::io::ErrorKind;

@@ -104,8 +104,9 @@ fn map(file: File) -> io::Result<Source> {
     // SAFETY: a map is unsound where the file changes below it: a slice that Rust takes for
     // constant would change, and touching a page beyond a file cut short ends the process
     // (SIGBUS). No system offers a map that is safe from that, so it is kept from happening.
-    // Nothing in this project writes to a model file in place: a download is written beside it
-    // and renamed over it, which leaves the mapped file as it was. The length and the time of
+    // A download is written beside the file and renamed over it, which leaves the mapped file as it
+    // was. A file of which only parts are here is written in place, but only where it has holes: in
+    // parts that are not held yet, and so not loaded from this map. The length and the time of
     // change are compared after mapping, and again by `Gguf::check_unchanged`, which loaders call
     // before they trust what they copied. All that is computed from the bytes is total on every
     // bit pattern, so a change that is made in spite of this gives wrong numbers and no more.

@@ -28,7 +28,7 @@ pub use stand::Stand;
 const READY_SILENCE_MAX: u64 = 10_000;
 /// How long a node that failed is not asked again, milliseconds: the first time, and at most; each
 /// further failure doubles it.
-const REST_MIN: u64 = 15_000;
+const REST_MIN: u64 = 3_000;
 const REST_MAX: u64 = 600_000;
 /// How long a node that has no room is not asked for the same again, milliseconds.
 const REFUSED_FOR: u64 = 20_000;

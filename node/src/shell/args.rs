@@ -260,6 +260,9 @@ pub struct Up {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Hive")]
 pub struct HiveFlags {
+    /// Found a private hive, which only those whom its members invite can join (`cadencia invite`)
+    #[arg(long)]
+    pub private: bool,
     /// Join the hive of the node at this address: HOST:PORT, a multiaddress, or an invitation; may
     /// be given more than once
     #[arg(long, value_name = "ADDRESS")]
@@ -307,6 +310,7 @@ impl HiveFlags {
     /// Over `layer`.
     fn over(&self, layer: Layer) -> Layer {
         Layer {
+            private: self.private.then_some(true),
             join: given(&self.join),
             listen: self.listen.clone(),
             lanes: self.lanes.clone(),

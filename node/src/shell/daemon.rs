@@ -141,7 +141,10 @@ async fn run(
     let line = Line::new(settings.queue, settings.parallel * files.models.len());
     let (phase, phases) = watch::channel(Phase::Loading { done: 0, whole: 0 });
     let drain = Duration::from_secs(settings.drain_seconds);
-    let hive = settings.is_in_hive().then(|| HiveNode::start(&settings)).transpose()?;
+    let hive = match settings.is_in_hive() {
+        true => Some(HiveNode::start(&settings).await?),
+        false => None,
+    };
     let _hive_file = match (flags.hive_file.as_deref(), &hive) {
         (Some(path), Some(hive)) => Some(Told::write(path, &reachable(hive).await?)?),
         _ => None,

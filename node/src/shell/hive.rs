@@ -19,15 +19,17 @@ use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
 use libp2p::multiaddr::Protocol;
 use tokio::sync::mpsc;
-use wire::{Health, Hello, InviteText, Key, Manifest, NetworkId, NodeId, PROTOCOL};
+use wire::{Hello, InviteText, Key, Manifest, Millis, NetworkId, NodeId};
 
 use self::desk::{Lender, Local, Means};
-use self::hub::{Hub, OFFERS, Parts};
-use self::post::{Dialler, Post};
+use self::hub::{Hub, MEMBERS, OFFERS, Parts};
+use self::post::{Dialler, Gate, Post};
 use self::road::{HiveRoad, Report};
 use self::stages::StageStats;
 use super::Usage;
+use super::admission::{self, Admission};
 use super::engine::road::Inbox;
+use super::health::{self, Meter};
 use super::identity;
 use super::lanes::{self, Lanes};
 use super::machine;
@@ -72,8 +74,12 @@ impl HiveNode {
     ///
     /// # Errors
     /// An address cannot be had, or what is remembered is broken.
-    pub fn start(settings: &Settings) -> Result<Self> {
+    pub async fn start(settings: &Settings) -> Result<Self> {
         let key = identity::load_or_create(&settings.state_dir)?;
+        let admission = admit(settings, &key).await?;
+        if let NetworkId::Private(_) = admission.network() {
+            tracing::info!(hive = %admission.network(), "of a private hive");
+        }
         let listen = address(settings.listen.as_deref().unwrap_or(LISTEN_DEFAULT), "--listen")?;
         let lanes_at = match settings.lanes.as_deref() {
             Some(text) => address(text, "--lanes")?,
@@ -83,8 +89,8 @@ impl HiveNode {
             0 if settings.lanes.is_none() => SocketAddr::new(listen.ip(), 0),
             _ => lanes_at,
         };
-        let (swarm, events) = start_swarm(settings, &key, listen)?;
-        let (lanes, mut incoming) = start_lanes(&key, lanes_at)?;
+        let (swarm, events) = start_swarm(settings, &key, listen, &admission)?;
+        let (lanes, mut incoming) = start_lanes(&key, lanes_at, &admission)?;
         let stats = Arc::<StageStats>::default();
         let dialler = Dialler { lanes: lanes.clone(), swarm: swarm.clone() };
         let own = dialler.clone();
@@ -93,16 +99,24 @@ impl HiveNode {
         let connect = move |session, hop| post::connect(&own, back.clone(), session, hop);
         stages::start(Box::new(connect), stats.clone(), take)?;
         let lender = Lender::new(means(settings), orders.clone());
-        let post = Post::new(orders, lender.clone());
+        let gate = Gate { admission: admission.clone(), swarm: swarm.clone() };
+        let post = Post::new(orders, lender.clone(), gate);
         let taking = post.clone();
         lanes.spawn(async move {
             while let Some(lanes::Incoming { peer, pipe }) = incoming.recv().await {
                 tokio::spawn(taking.clone().serve(peer, pipe));
             }
         });
-        let rates = measure(settings.threads);
+        let sensors = std::path::Path::new("/sys");
+        let setting = health::Setting {
+            state: &settings.state_dir,
+            sensors,
+            threads: settings.threads,
+            kernels: settings.kernels.into(),
+        };
+        let meter = Meter::start(setting, Millis(unix_now_ms()));
+        let rates = meter.rates();
         let (reports, told) = mpsc::unbounded_channel();
-        let threads = settings.threads as u32;
         let replication = match settings.replicate {
             0 | 1 => Replication::Spare,
             _ => Replication::All,
@@ -113,7 +127,8 @@ impl HiveNode {
             post,
             lender: lender.clone(),
             stats,
-            health: Box::new(move || health(rates, threads)),
+            health: Box::new(move || meter.health(Vec::new(), Millis(unix_now_ms()))),
+            admission,
             replication,
             lanes_at: settings
                 .lanes_at
@@ -187,6 +202,21 @@ impl HiveNode {
     }
 }
 
+/// What this node is to its hive: the founder of a private one, one who was invited, or of the public
+/// network.
+async fn admit(settings: &Settings, key: &Key) -> Result<Admission> {
+    let state = &settings.state_dir;
+    let mut admission = Admission::open(state, key, Millis(unix_now_ms()))?;
+    if settings.private {
+        admission.found()?;
+    }
+    for text in settings.join.iter().filter(|text| text.starts_with("cadencia:")) {
+        let invite: InviteText = text.parse().map_err(|error| Usage(format!("--join: {error}")))?;
+        admission = admission::join(state, key, &invite).await?;
+    }
+    Ok(admission)
+}
+
 /// What `text` resolves to.
 fn address(text: &str, flag: &str) -> Result<SocketAddr> {
     let wrong = |why: String| Usage(format!("{flag} {text:?}: {why}; HOST:PORT is wanted"));
@@ -214,9 +244,6 @@ fn seeds(text: &str) -> Result<Vec<Multiaddr>> {
         if invite.expires_ms <= unix_now_ms() {
             bail!(Usage("--join: the invitation has expired; ask for a new one".into()));
         }
-        if invite.network() != NetworkId::Public {
-            bail!(Usage("--join: private hives are not supported yet".into()));
-        }
         let parsed = invite.addresses.iter().filter_map(|address| address.parse().ok());
         return Ok(parsed.collect());
     }
@@ -227,6 +254,7 @@ fn start_swarm(
     settings: &Settings,
     key: &Key,
     listen: SocketAddr,
+    admission: &Admission,
 ) -> Result<(Swarm, mpsc::Receiver<swarm::Event>)> {
     let mut join = Vec::new();
     for text in &settings.join {
@@ -235,7 +263,14 @@ fn start_swarm(
     let config = swarm::Config {
         listen: both(listen).to_vec(),
         join,
-        topics: vec![OFFERS],
+        network: match admission.network() {
+            NetworkId::Public => swarm::Network::Public,
+            NetworkId::Private(hive) => swarm::Network::Private {
+                hive: hive.0,
+                members: admission.known_members(Millis(unix_now_ms())),
+            },
+        },
+        topics: vec![OFFERS, MEMBERS],
         dht: DhtRole::WhenReachable,
         mdns: settings.mdns && !listen.ip().is_loopback(),
         cache: Some(settings.state_dir.join("peers.json")),
@@ -245,22 +280,19 @@ fn start_swarm(
     Swarm::start(config, &runtime).context("cannot become part of a hive")
 }
 
-fn start_lanes(key: &Key, at: SocketAddr) -> Result<(Lanes, mpsc::Receiver<lanes::Incoming>)> {
+fn start_lanes(
+    key: &Key,
+    at: SocketAddr,
+    admission: &Admission,
+) -> Result<(Lanes, mpsc::Receiver<lanes::Incoming>)> {
     let keys = Keypair::ed25519_from_bytes(key.secret()).context("the node's key is none")?;
-    let hello = Hello {
-        protocol: PROTOCOL,
-        program: concat!("cadencia ", env!("CARGO_PKG_VERSION")).into(),
-        network: NetworkId::Public.bytes(),
-        membership: Vec::new(),
-    };
+    let hello = admission.hello(Millis(unix_now_ms()));
     let config = lanes::Config::new(at, wire::encode(&hello).into());
-    let judge = |hello: &lanes::Hello| {
+    let admission = admission.clone();
+    let judge = move |hello: &lanes::Hello| {
         let said: Hello = wire::decode(&hello.body).map_err(|error| error.to_string())?;
-        said.check_version().map_err(|skew| skew.to_string())?;
-        match NetworkId::from_bytes(&said.network) {
-            Some(NetworkId::Public) => Ok(()),
-            _ => Err("this node is of the public network, and the other is not".into()),
-        }
+        let judged = admission.judge(&said, hello.peer, Millis(unix_now_ms()));
+        judged.map(|_| ()).map_err(|refusal| refusal.to_string())
     };
     Lanes::start(&keys, config, Arc::new(judge)).with_context(|| format!("cannot listen on {at}"))
 }
@@ -270,27 +302,4 @@ fn means(settings: &Settings) -> Means {
     let free = machine::memory_available().unwrap_or(0) / 2;
     let bytes = settings.lend_mb.map_or(free, |mb| mb.saturating_mul(1_000_000));
     Means { bytes, threads: settings.threads, kernels: settings.kernels.into() }
-}
-
-/// How fast this machine reads memory, and what that means for products.
-fn measure(threads: usize) -> Rates {
-    let read = machine::read_bandwidth(threads, 64 << 20);
-    let read_mb_s = (read / 1e6) as u32;
-    // Kernels do about so many operations for each byte that a core reads.
-    Rates { read_mb_s, int8_gops: (read_mb_s / 1000).saturating_mul(5).max(1) }
-}
-
-fn health(rates: Rates, threads: u32) -> Health {
-    let free = machine::memory_available().unwrap_or(0);
-    Health {
-        int8_gops: rates.int8_gops,
-        read_mb_s: rates.read_mb_s,
-        ram_free_mb: u32::try_from(free / 1_000_000).unwrap_or(u32::MAX),
-        battery_percent: None,
-        mains: true,
-        stability_permille: 1000,
-        throttled_permille: 0,
-        neighbours: Vec::new(),
-        threads,
-    }
 }

@@ -174,6 +174,8 @@ pub struct Layer {
     pub kv_mb: Option<u64>,
     /// Whether tokens are guessed ahead.
     pub guessing: Option<Guessing>,
+    /// Whether this node founds a private hive.
+    pub private: Option<bool>,
     /// Nodes or invitations by which a hive is joined.
     pub join: Option<Vec<String>>,
     /// Where other nodes reach this one, `HOST:PORT`; makes it part of a hive.
@@ -266,6 +268,7 @@ impl Layer {
                     }
                 })?),
             },
+            private: switch("CADENCIA_PRIVATE", &text)?,
             join: list("CADENCIA_JOIN", &text),
             listen: text("CADENCIA_LISTEN"),
             lanes: text("CADENCIA_LANES"),
@@ -278,15 +281,7 @@ impl Layer {
             stage_layers: number("CADENCIA_STAGE_LAYERS", &text)?,
             replicate: number("CADENCIA_REPLICATE", &text)?,
             spares: number("CADENCIA_SPARES", &text)?,
-            mdns: match text("CADENCIA_MDNS").as_deref() {
-                None => None,
-                Some("true" | "on" | "1") => Some(true),
-                Some("false" | "off" | "0") => Some(false),
-                Some(word) => {
-                    let (name, text) = ("CADENCIA_MDNS", word.to_owned());
-                    return Err(SettingsError::Environment { name, text, wanted: "true or false" });
-                }
-            },
+            mdns: switch("CADENCIA_MDNS", &text)?,
             drain_seconds: number("CADENCIA_DRAIN_SECONDS", &text)?,
             log: text("CADENCIA_LOG"),
         })
@@ -312,6 +307,7 @@ impl Layer {
             parallel: self.parallel.or(under.parallel),
             kv_mb: self.kv_mb.or(under.kv_mb),
             guessing: self.guessing.or(under.guessing),
+            private: self.private.or(under.private),
             join: self.join.or(under.join),
             listen: self.listen.or(under.listen),
             lanes: self.lanes.or(under.lanes),
@@ -345,6 +341,21 @@ fn number<T: std::str::FromStr>(
     match text.trim().parse() {
         Ok(number) => Ok(Some(number)),
         Err(_) => Err(SettingsError::Environment { name, text, wanted: "a whole number" }),
+    }
+}
+
+/// Whether, from the environment variable `name`.
+fn switch(
+    name: &'static str,
+    text: &dyn Fn(&'static str) -> Option<String>,
+) -> Result<Option<bool>, SettingsError> {
+    match text(name).as_deref() {
+        None => Ok(None),
+        Some("true" | "on" | "1") => Ok(Some(true)),
+        Some("false" | "off" | "0") => Ok(Some(false)),
+        Some(word) => {
+            Err(SettingsError::Environment { name, text: word.into(), wanted: "true or false" })
+        }
     }
 }
 
@@ -417,6 +428,8 @@ pub struct Settings {
     pub kv_mb: Option<u64>,
     /// Whether tokens are guessed ahead.
     pub guessing: Guessing,
+    /// Whether this node founds a private hive.
+    pub private: bool,
     /// Nodes or invitations by which a hive is joined.
     pub join: Vec<String>,
     /// Where other nodes reach this one, `HOST:PORT`.
@@ -475,6 +488,7 @@ impl Settings {
             parallel: top.parallel.unwrap_or(PARALLEL_DEFAULT),
             kv_mb: top.kv_mb,
             guessing: top.guessing.unwrap_or_default(),
+            private: top.private.unwrap_or(false),
             join: top.join.unwrap_or_default(),
             listen: top.listen,
             lanes: top.lanes,
@@ -498,7 +512,7 @@ impl Settings {
 
     /// Whether this node is part of a hive.
     pub fn is_in_hive(&self) -> bool {
-        self.listen.is_some() || !self.join.is_empty()
+        self.private || self.listen.is_some() || !self.join.is_empty()
     }
 
     /// All settings as a config file, with where each came from. The API key is not shown.
@@ -521,6 +535,7 @@ impl Settings {
             parallel: Some(self.parallel),
             kv_mb: self.kv_mb,
             guessing: Some(self.guessing),
+            private: Some(self.private),
             join: Some(self.join.clone()),
             listen: self.listen.clone(),
             lanes: self.lanes.clone(),

@@ -148,7 +148,11 @@ impl Hive {
     /// A node that splits the model over `stages` others and knows the one at `seed`.
     pub fn requester(model: &str, seed: &str, stages: usize, flags: &[&str]) -> Member {
         let stages = stages.to_string();
-        let mut all = vec!["--model", model, "--join", seed, "--lend-mb", "0", "--own-mb", "320"];
+        let mut all = vec!["--model", model, "--join", seed, "--lend-mb", "0"];
+        if !flags.contains(&"--own-mb") {
+            // The ends and about seven layers of SmolLM2.
+            all.extend(["--own-mb", "150"]);
+        }
         if !flags.contains(&"--stages") {
             all.extend(["--stages", &stages]);
         }

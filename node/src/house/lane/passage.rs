@@ -18,9 +18,9 @@ use super::pace::Pace;
 /// How long a stage may take to give a seat, milliseconds. It only looks into its tables.
 const OPEN_MAX: u64 = 5_000;
 /// How long a stage may take to say how far it is, milliseconds: a packet each way, and a moment.
-const ANSWER_MAX: u64 = 400;
+const ANSWER_MAX: u64 = 500;
 /// How long mending may take, milliseconds.
-const MEND_MAX: u64 = 1_000;
+const MEND_MAX: u64 = 2_000;
 /// How long a step may take while the stage that has it says that it is at work, milliseconds.
 const STEP_MAX: u64 = 120_000;
 /// Rows that a spare of the first stage is behind before it is fed again.

@@ -1,7 +1,7 @@
 //! The hive as this node sees it: what the swarm tells goes into the house, and what the house wants
 //! is done.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,12 +24,15 @@ use super::stages::{StageStats, row_bytes};
 use crate::house::hive::{Effect, Hive, Input, Stand, Want};
 use crate::house::lane::{PassageError, Replication};
 use crate::house::place::{NoRoute, Plan};
+use crate::shell::admission::Admission;
 use crate::shell::lanes::{Pipe, PipeLimits};
 use crate::shell::speaker::unix_now_ms;
 use crate::shell::swarm::{Event, PeerInfo, Topic};
 
 /// What nodes gossip their offers on.
 pub const OFFERS: Topic = Topic("offers");
+/// What members of a private hive gossip their proofs on.
+pub const MEMBERS: Topic = Topic("members");
 /// How often an offer is made again, and how long it holds: some may be lost on the way.
 const OFFER_EVERY: Duration = Duration::from_secs(20);
 const OFFER_LIFE_MS: u32 = 75_000;
@@ -104,6 +107,8 @@ pub struct Parts {
     pub stats: Arc<StageStats>,
     /// How this node is; asked for each offer.
     pub health: Box<dyn Fn() -> Health + Send + Sync>,
+    /// Who belongs here.
+    pub admission: Admission,
     /// Whether other nodes of each leg compute everything, too.
     pub replication: Replication,
     /// Where others reach its lanes, if the user says so.
@@ -143,6 +148,8 @@ impl Hub {
             last_sequence: 0,
             lanes_at: Vec::new(),
             offer_at: Instant::now(),
+            allowed: BTreeSet::new(),
+            pings: BTreeMap::new(),
         };
         tokio::spawn(hub.run(take, events, reports));
         Self { orders, routes }
@@ -187,6 +194,10 @@ struct Running {
     /// Where this node's lanes are, as others see it.
     lanes_at: Vec<Address>,
     offer_at: Instant,
+    /// Members that may connect.
+    allowed: BTreeSet<NodeId>,
+    /// Round trips last seen, microseconds.
+    pings: BTreeMap<NodeId, u64>,
 }
 
 impl Running {
@@ -267,10 +278,21 @@ impl Running {
                 tracing::info!(%peer, "connected");
                 self.ask_for_offers(peer);
                 self.offer_soon();
+                self.show_membership().await;
             }
             Event::Disconnected { peer } => {
                 tracing::info!(%peer, "disconnected");
                 self.step(Input::Left(peer));
+            }
+            Event::Gossip { topic: MEMBERS, bytes, author, verdict } => {
+                match self.parts.admission.learn(&bytes, Millis(unix_now_ms())) {
+                    Ok(learned) if learned.member == author => {
+                        self.let_members_in().await;
+                        verdict.accept();
+                    }
+                    Ok(_) => verdict.ignore(),
+                    Err(_) => verdict.reject(),
+                }
             }
             Event::Gossip { bytes, author, verdict, .. } => match self.take_offer(&bytes) {
                 Some(signer) if signer == author => verdict.accept(),
@@ -353,10 +375,37 @@ impl Running {
         }
     }
 
+    /// Tells the members of a private hive that this node is one.
+    async fn show_membership(&self) {
+        let Some(proof) = self.parts.admission.proof(Millis(unix_now_ms())) else { return };
+        if let Err(error) = self.parts.dialler.swarm.publish(MEMBERS, proof.into()).await {
+            tracing::debug!(%error, "a membership was not gossiped");
+        }
+    }
+
+    /// Lets all members that are known connect.
+    async fn let_members_in(&mut self) {
+        for member in self.parts.admission.known_members(Millis(unix_now_ms())) {
+            if self.allowed.insert(member)
+                && let Err(error) = self.parts.dialler.swarm.allow(member).await
+            {
+                tracing::warn!(%member, %error, "a member cannot connect");
+            }
+        }
+    }
+
     async fn look_around(&mut self) {
+        self.let_members_in().await;
+        if let Err(error) = self.parts.admission.save() {
+            tracing::warn!(%error, "proofs of members are not kept");
+        }
         let peers = self.parts.dialler.swarm.peers().await.unwrap_or_default();
+        self.pings.retain(|node, _| peers.iter().any(|peer| peer.id == *node));
         for peer in peers {
-            if let Some(rtt) = peer.rtt_us {
+            // Only what was measured anew shows that the peer lives.
+            if let Some(rtt) = peer.rtt_us
+                && self.pings.insert(peer.id, rtt) != Some(rtt)
+            {
                 self.step(Input::Reached(peer.id, rtt));
             }
         }
@@ -421,6 +470,7 @@ impl Running {
 
     async fn offer(&mut self) {
         self.offer_at = Instant::now() + OFFER_EVERY;
+        self.show_membership().await;
         self.lanes_at = self.lanes_seen().await;
         self.last_sequence = unix_now_ms().max(self.last_sequence + 1);
         let Some(bytes) = self.own_offer(self.last_sequence) else { return };

@@ -1,15 +1,19 @@
 //! Pipes that others open: what each is for is said in its first frame.
 
-use std::sync::{Arc, mpsc};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use bytes::Bytes;
 use tokio::sync::Semaphore;
-use wire::lane::{Hop, Line, Prepare, Reason, Refused, Say};
-use wire::{Malformed, NodeId};
+use wire::lane::{At, Hop, Line, Prepare, Reason, Refused, Say};
+use wire::{Malformed, Millis, NodeId};
 
 use super::outlet::{Frames, Outlet};
-use super::stages::{Order, Session};
+use super::stages::{Order, Progress, Session};
+use crate::shell::admission::{self, Admission, Standing};
 use crate::shell::lanes::{Frame, Lanes, Pipe, PipeLimits, Receiver};
+use crate::shell::speaker::unix_now_ms;
 use crate::shell::swarm::Swarm;
 
 /// Memory for rows of others that wait to be computed, KiB: 256 MiB.
@@ -28,13 +32,30 @@ pub trait Desk: Send + Sync {
 pub struct Post {
     orders: mpsc::Sender<Order>,
     desk: Arc<dyn Desk>,
+    gate: Gate,
     room: Arc<Semaphore>,
+    /// How far the sequences here are: asked about while the thread computes.
+    known: Arc<Mutex<BTreeMap<Session, Arc<Progress>>>>,
+}
+
+/// Who may come in.
+#[derive(Clone)]
+pub struct Gate {
+    /// Who belongs here.
+    pub admission: Admission,
+    /// Where those who are let in are allowed to connect.
+    pub swarm: Swarm,
 }
 
 impl Post {
     /// Sequences' frames go to `orders`, all else to `desk`.
-    pub fn new(orders: mpsc::Sender<Order>, desk: Arc<dyn Desk>) -> Self {
-        Self { orders, desk, room: Arc::new(Semaphore::new(WAITING_KIB)) }
+    pub fn new(orders: mpsc::Sender<Order>, desk: Arc<dyn Desk>, gate: Gate) -> Self {
+        let room = Arc::new(Semaphore::new(WAITING_KIB));
+        Self { orders, desk, gate, room, known: Arc::default() }
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<Session, Arc<Progress>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Serves a pipe that `peer` opened, until it ends.
@@ -44,22 +65,44 @@ impl Post {
             Ok(say) => say,
             Err(error) => return refuse(pipe, Reason::Broken, error.to_string()).await,
         };
+        let Gate { admission, swarm } = &self.gate;
         match say {
+            Say::Admit(ask) => {
+                let allow = async |peer| {
+                    if let Err(error) = swarm.allow(peer).await {
+                        tracing::warn!(%error, "one who was let in cannot connect");
+                    }
+                };
+                // What was decided is in the log.
+                let _ = admission::serve(admission.clone(), ask, pipe, allow).await;
+            }
+            _ if admission.standing(peer, Millis(unix_now_ms())) == Standing::Applicant => {
+                refuse(pipe, Reason::NotAllowed, "be let in first".into()).await;
+            }
             Say::Open(open) => {
                 let session = name(&open.session, open.leg);
                 let (sender, receiver) = pipe.split();
                 let (answers, frames) = Outlet::new();
                 tokio::spawn(frames.deliver(sender));
-                let order = Order::Open { from: peer, open: Box::new(open), answers };
+                let progress = Arc::<Progress>::default();
+                let taken = self.known().contains_key(&session);
+                if !taken {
+                    self.known().insert(session, progress.clone());
+                }
+                let (open, own) = (Box::new(open), answers.clone());
+                let order = Order::Open { from: peer, open, answers, progress };
                 // The thread is there as long as the node is.
                 let _ = self.orders.send(order);
-                self.relay(session, peer, receiver).await;
+                self.relay(session, peer, receiver, Some(own)).await;
+                if !taken {
+                    self.known().remove(&session);
+                }
                 let _ = self.orders.send(Order::Left(session, peer));
             }
             Say::Feed(feed) => {
                 let session = name(&feed.session, feed.leg);
                 let (_sender, receiver) = pipe.split();
-                self.relay(session, peer, receiver).await;
+                self.relay(session, peer, receiver, None).await;
             }
             Say::Prepare(prepare) => self.desk.prepare(peer, prepare, pipe),
             Say::Want(want) => self.desk.want(peer, want, pipe),
@@ -69,9 +112,32 @@ impl Post {
 
     /// Hands frames about a sequence on. While much waits to be computed it reads no more, which
     /// holds up whoever sends.
-    async fn relay(&self, session: Session, from: NodeId, mut receiver: Receiver) {
+    ///
+    /// That a requester asks how far this is is answered here, through `answers`: the thread may be
+    /// computing, and only who is silent should seem so.
+    async fn relay(
+        &self,
+        session: Session,
+        from: NodeId,
+        mut receiver: Receiver,
+        answers: Option<Outlet>,
+    ) {
         while let Ok(Some(frame)) = receiver.recv().await {
             let Ok(say) = read(&frame) else { return };
+            let progress = self.known().get(&session).cloned().unwrap_or_default();
+            match (&say, &answers) {
+                (Say::Rows(rows), _) => {
+                    progress.received.fetch_max(rows.step, Ordering::Relaxed);
+                }
+                (Say::Where(question), Some(answers)) => {
+                    if answers.send(Say::At(at(&progress, question.nonce)), Bytes::new()).is_err() {
+                        return;
+                    }
+                    continue;
+                }
+                // The thread says what is to be said to it.
+                _ => {}
+            }
             let body = frame.body;
             let kib = body.len().div_ceil(1024) as u32;
             let permit = match kib {
@@ -83,6 +149,17 @@ impl Post {
                 return;
             }
         }
+    }
+}
+
+/// How far a sequence is, as it is told.
+fn at(progress: &Progress, nonce: u64) -> At {
+    At {
+        nonce,
+        received: progress.received.load(Ordering::Relaxed),
+        done: progress.done.load(Ordering::Relaxed),
+        positions: progress.positions.load(Ordering::Relaxed) as u32,
+        queued: 0,
     }
 }
 

@@ -60,6 +60,17 @@ pub struct Lent {
     pub seats: AtomicU64,
 }
 
+/// How far a sequence is, for whoever asks while the thread computes.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// The last step that came.
+    pub received: AtomicU64,
+    /// The last that was computed and sent on.
+    pub done: AtomicU64,
+    /// Positions computed.
+    pub positions: AtomicU64,
+}
+
 /// What the thread is told.
 #[derive(Debug)]
 pub enum Order {
@@ -75,6 +86,8 @@ pub enum Order {
         open: Box<Open>,
         /// Where answers go.
         answers: Outlet,
+        /// Where it is kept how far it is.
+        progress: Arc<Progress>,
     },
     /// Somebody has said something about a sequence.
     Said {
@@ -166,6 +179,7 @@ struct Place {
     halves: Halves,
     reserved: usize,
     answers: Outlet,
+    progress: Arc<Progress>,
     outlets: BTreeMap<NodeId, Outlet>,
     queue: VecDeque<Work>,
 }
@@ -221,7 +235,9 @@ impl Host {
                 });
             }
             Order::TakeBack(manifest, halves) => self.take_back(manifest, halves),
-            Order::Open { from, open, answers } => self.open(from, *open, answers),
+            Order::Open { from, open, answers, progress } => {
+                self.open(from, *open, answers, progress);
+            }
             Order::Said { session, from, say, body, permit } => {
                 self.said(session, from, say, body, permit);
             }
@@ -258,8 +274,8 @@ impl Host {
         self.parts.iter_mut().find(own)
     }
 
-    fn open(&mut self, from: NodeId, open: Open, answers: Outlet) {
-        match self.seat(from, &open, &answers) {
+    fn open(&mut self, from: NodeId, open: Open, answers: Outlet, progress: Arc<Progress>) {
+        match self.seat(from, &open, &answers, progress) {
             Ok(opened) => {
                 // Whoever is gone already is noticed by the end of the pipe.
                 let _ = answers.send(Say::Opened(opened), Bytes::new());
@@ -270,7 +286,13 @@ impl Host {
         }
     }
 
-    fn seat(&mut self, from: NodeId, open: &Open, answers: &Outlet) -> Result<Opened, Refused> {
+    fn seat(
+        &mut self,
+        from: NodeId,
+        open: &Open,
+        answers: &Outlet,
+        progress: Arc<Progress>,
+    ) -> Result<Opened, Refused> {
         let name = open.session[..].try_into().expect("checked when it was read");
         let session: Session = (name, open.leg);
         let (manifest, halves) = (open.manifest(), open.halves());
@@ -321,6 +343,7 @@ impl Host {
             halves,
             reserved,
             answers: answers.clone(),
+            progress,
             outlets: BTreeMap::new(),
             queue: VecDeque::new(),
         };
@@ -336,13 +359,11 @@ impl Host {
         body: Bytes,
         permit: Option<OwnedSemaphorePermit>,
     ) {
-        let queued: u32 = self.places.values().flat_map(|p| &p.queue).map(|w| w.rows.count).sum();
         let Some(place) = self.places.get_mut(&session) else { return };
         let requester = place.seat.requester() == from;
         let input = match say {
             Say::Rows(rows) => SeatInput::Rows { from, rows, body },
             Say::Attach(attach) if requester => SeatInput::Attach(attach),
-            Say::Where(question) if requester => SeatInput::Where { nonce: question.nonce, queued },
             Say::Keep(keep) if requester => return self.keep(session, &keep),
             _ => {
                 let text = "this is not said to a stage".to_owned();
@@ -358,6 +379,10 @@ impl Host {
         let mut permit = permit;
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
+            if let SeatInput::Computed { rows, .. } = &input {
+                place.progress.done.fetch_max(rows.step, Ordering::Relaxed);
+                place.progress.positions.store(rows.end().into(), Ordering::Relaxed);
+            }
             for effect in place.seat.handle(input) {
                 match effect {
                     SeatEffect::Compute { rows, body } => {

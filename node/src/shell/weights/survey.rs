@@ -13,6 +13,7 @@ use compute::parts::{CHUNK_BYTES_MAX, Chunk, FilePart, FileParts};
 use thiserror::Error;
 use wire::{Malformed, Manifest, Word, Work};
 
+use super::kept::Kept;
 use super::tree::{self, Leaf, Tree};
 use crate::shell::{library, machine};
 
@@ -44,7 +45,7 @@ pub enum SurveyError {
         path: PathBuf,
         /// Why not.
         #[source]
-        cause: LoadError,
+        cause: Box<LoadError>,
     },
     /// It changed while it was read.
     #[error("{path} changed while it was read; try again when nobody writes to it")]
@@ -53,7 +54,7 @@ pub enum SurveyError {
         path: PathBuf,
         /// What changed.
         #[source]
-        cause: GgufError,
+        cause: Box<GgufError>,
     },
     /// The disk failed.
     #[error("{path} cannot be read at {at}; check the disk")]
@@ -91,17 +92,102 @@ pub fn manifest(path: &Path) -> Result<Manifest, SurveyError> {
 /// # Errors
 /// See [`SurveyError`].
 pub fn survey(path: &Path) -> Result<Survey, SurveyError> {
-    let unreadable = |cause| SurveyError::Unreadable { path: path.into(), cause };
-    let file = Gguf::open(path).map_err(|cause| unreadable(cause.into()))?;
-    let layout = FileParts::of(&file).map_err(unreadable)?;
-    let plan = Blueprint::of(&file, name(path)).map_err(unreadable)?;
-    let files: Vec<PathBuf> = file.files().map(|(path, _)| path.to_path_buf()).collect();
-    let trees = hash_all(&files, &layout)?;
-    file.check_unchanged().map_err(|cause| SurveyError::Changed { path: path.into(), cause })?;
-    let manifest = describe(&file, &layout, &plan, &trees);
-    let unsayable = |cause| SurveyError::Unsayable { path: path.into(), cause };
-    manifest.check().map_err(unsayable)?;
-    Ok(Survey { manifest, files, layout, trees })
+    let outline = Outline::read(path)?;
+    let trees = hash_all(&outline.files, &outline.layout)?;
+    outline.finish(path, trees)
+}
+
+/// As [`survey`], but what an earlier survey kept in `folder` is used if the files have the sizes and
+/// times of change that they had then. Whatever is wrong with what was kept, the files are read.
+///
+/// # Errors
+/// See [`SurveyError`].
+pub fn survey_with(path: &Path, folder: &Path) -> Result<Survey, SurveyError> {
+    let outline = Outline::read(path)?;
+    let entry = Kept::new(folder, &outline.files);
+    let counts = outline.layout.all().map(|part| outline.layout.chunks(part).count());
+    if let Some(trees) = entry.read(&counts.collect::<Vec<_>>()) {
+        return outline.finish(path, trees);
+    }
+    let trees = hash_all(&outline.files, &outline.layout)?;
+    let survey = outline.finish(path, trees)?;
+    // Without it the next start takes longer, and that is all.
+    if let Err(error) = entry.write(&survey.trees) {
+        tracing::warn!("what was learnt of {} cannot be kept: {error}", path.display());
+    }
+    Ok(survey)
+}
+
+/// What headers alone say.
+struct Outline {
+    file: Gguf,
+    files: Vec<PathBuf>,
+    layout: FileParts,
+    plan: Blueprint,
+}
+
+impl Outline {
+    fn read(path: &Path) -> Result<Self, SurveyError> {
+        let unreadable = |cause: LoadError| SurveyError::Unreadable {
+            path: path.into(),
+            cause: Box::new(cause),
+        };
+        let file = Gguf::open(path).map_err(|cause| unreadable(cause.into()))?;
+        let layout = FileParts::of(&file).map_err(unreadable)?;
+        let plan = Blueprint::of(&file, name(path)).map_err(unreadable)?;
+        let files = file.files().map(|(path, _)| path.to_path_buf()).collect();
+        Ok(Self { file, files, layout, plan })
+    }
+
+    fn finish(self, path: &Path, trees: Vec<Tree>) -> Result<Survey, SurveyError> {
+        let changed = |cause| SurveyError::Changed { path: path.into(), cause: Box::new(cause) };
+        self.file.check_unchanged().map_err(changed)?;
+        let manifest = self.describe(|part| trees[part_number(part) as usize].root().to_vec());
+        let unsayable = |cause| SurveyError::Unsayable { path: path.into(), cause };
+        manifest.check().map_err(unsayable)?;
+        Ok(Survey { manifest, files: self.files, layout: self.layout, trees })
+    }
+
+    /// The manifest of these files, if parts have these roots.
+    fn describe(&self, root: impl Fn(FilePart) -> Vec<u8>) -> Manifest {
+        let (layout, plan) = (&self.layout, &self.plan);
+        let part = |part: FilePart, work: Option<Work>| {
+            let chunks = layout.chunks(part).count() as u32;
+            wire::Part { root: root(part), chunks, bytes: layout.bytes(part), work }
+        };
+        let costs = plan.half_bytes.iter().zip(&plan.half_macs);
+        let halves = costs.enumerate().map(|(half, (&memory, &macs))| {
+            part(FilePart::Half(half), Some(Work { memory, macs }))
+        });
+        let ends = Work { memory: plan.ends_bytes, macs: plan.ends_macs };
+        let headers = header_bytes(&self.file);
+        let files = layout.files().iter().zip(headers);
+        let files = files.map(|(of, header_bytes)| wire::File { bytes: of.bytes, header_bytes });
+        Manifest {
+            name: plan.name.clone(),
+            architecture: plan.architecture.clone(),
+            class: compute::numeric::CLASS.into(),
+            width: plan.width as u32,
+            context: u32::try_from(plan.context_length).unwrap_or(u32::MAX),
+            files: files.collect(),
+            header: Some(part(FilePart::Head, None)),
+            ends: Some(part(FilePart::Ends, Some(ends))),
+            halves: halves.collect(),
+            kv_bytes: u32::try_from(plan.kv_bytes_per_position).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+/// Where the parts of the model at `path` lie, if its headers bear out all that `manifest` says;
+/// `None` if they do not. Roots and the name are taken on trust.
+///
+/// # Errors
+/// See [`SurveyError`].
+pub fn borne_out(path: &Path, manifest: &Manifest) -> Result<Option<FileParts>, SurveyError> {
+    let outline = Outline::read(path)?;
+    let root = |part| told(manifest, part).map(|told| told.root.clone()).unwrap_or_default();
+    let own = Manifest { name: manifest.name.clone(), ..outline.describe(root) };
+    Ok((own == *manifest).then_some(outline.layout))
 }
 
 /// A part's number among a manifest's parts, as [`wire::lane::ChunkAt`] has it.
@@ -132,45 +218,13 @@ pub fn told(manifest: &Manifest, part: FilePart) -> Option<&wire::Part> {
 }
 
 /// Bytes before the first tensor of each file.
-pub fn header_bytes(file: &Gguf) -> Vec<u64> {
+fn header_bytes(file: &Gguf) -> Vec<u64> {
     let sizes = file.files().map(|(_, bytes)| bytes);
     let first = |number: usize| {
         let own = file.tensors().filter(move |tensor| tensor.part == number);
         own.map(|tensor| tensor.offset as u64).min()
     };
     sizes.enumerate().map(|(number, bytes)| first(number).unwrap_or(bytes)).collect()
-}
-
-fn describe(file: &Gguf, layout: &FileParts, plan: &Blueprint, trees: &[Tree]) -> Manifest {
-    let part = |part: FilePart, work: Option<Work>| {
-        let tree = &trees[part_number(part) as usize];
-        wire::Part {
-            root: tree.root().to_vec(),
-            chunks: tree.leaves().len() as u32,
-            bytes: layout.bytes(part),
-            work,
-        }
-    };
-    let costs = plan.half_bytes.iter().zip(&plan.half_macs);
-    let halves = costs
-        .enumerate()
-        .map(|(half, (&memory, &macs))| part(FilePart::Half(half), Some(Work { memory, macs })));
-    let ends = Work { memory: plan.ends_bytes, macs: plan.ends_macs };
-    let files = layout.files().iter().zip(header_bytes(file));
-    Manifest {
-        name: plan.name.clone(),
-        architecture: plan.architecture.clone(),
-        class: compute::numeric::CLASS.into(),
-        width: plan.width as u32,
-        context: u32::try_from(plan.context_length).unwrap_or(u32::MAX),
-        files: files
-            .map(|(of, header_bytes)| wire::File { bytes: of.bytes, header_bytes })
-            .collect(),
-        header: Some(part(FilePart::Head, None)),
-        ends: Some(part(FilePart::Ends, Some(ends))),
-        halves: halves.collect(),
-        kv_bytes: u32::try_from(plan.kv_bytes_per_position).unwrap_or(u32::MAX),
-    }
 }
 
 /// The file's name without its ending, as far as a manifest can hold it.
@@ -266,7 +320,10 @@ mod tests {
         let copy = room.path().join("llama3-ropefreqs-Q4_K_M.gguf");
         std::fs::copy(fixture("llama3-ropefreqs-Q4_K_M.gguf"), &copy).unwrap();
         assert_eq!(manifest(&copy).unwrap().id(), own.id());
-        assert_eq!(own.id().to_string(), "");
+        assert_eq!(
+            own.id().to_string(),
+            "179b689823a885c5a3d845f58b9a4b4fd4e12f3d4dcc509bd2506f150c27458d"
+        );
     }
 
     #[test]
@@ -301,6 +358,49 @@ mod tests {
             let same =
                 told(&before.manifest, part).unwrap().root == told(&after, part).unwrap().root;
             assert_eq!(same, part != FilePart::Half(1), "{part:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_kept_is_used_only_while_the_file_is_the_same() {
+        let room = tempfile::tempdir().unwrap();
+        let copy = room.path().join("llama-Q8_0.gguf");
+        std::fs::copy(fixture("llama-Q8_0.gguf"), &copy).unwrap();
+        let first = survey_with(&copy, room.path()).unwrap();
+        let again = survey_with(&copy, room.path()).unwrap();
+        assert_eq!(again.manifest, first.manifest);
+        // The same size and time of change, so that only what was kept can say this.
+        let file = File::options().write(true).open(&copy).unwrap();
+        let changed = file.metadata().unwrap().modified().unwrap();
+        let chunk = first.layout.chunks(FilePart::Half(1)).next().unwrap();
+        let mut bytes = std::fs::read(&copy).unwrap();
+        bytes[chunk.range.start as usize] ^= 1;
+        std::fs::write(&copy, bytes).unwrap();
+        file.set_modified(changed).unwrap();
+        assert_eq!(survey_with(&copy, room.path()).unwrap().manifest, first.manifest);
+        file.set_modified(changed + std::time::Duration::from_secs(1)).unwrap();
+        let after = survey_with(&copy, room.path()).unwrap().manifest;
+        assert_eq!(after, manifest(&copy).unwrap());
+        assert_ne!(after, first.manifest);
+    }
+
+    #[test]
+    fn a_manifest_is_borne_out_by_its_own_files_alone() {
+        let path = fixture("llama-Q8_0.gguf");
+        let own = manifest(&path).unwrap();
+        assert!(borne_out(&path, &own).unwrap().is_some());
+        let lies: [fn(&mut Manifest); 6] = [
+            |m| m.halves[1].chunks += 1,
+            |m| m.halves[1].bytes -= 1,
+            |m| m.halves[0].work = Some(Work { memory: 1, macs: 1 }),
+            |m| m.kv_bytes += 1,
+            |m| m.files[0].header_bytes += 1,
+            |m| m.class.push('x'),
+        ];
+        for lie in lies {
+            let mut lied = own.clone();
+            lie(&mut lied);
+            assert!(borne_out(&path, &lied).unwrap().is_none());
         }
     }
 

@@ -366,7 +366,7 @@ fn without_a_spare_the_stage_is_named() {
     let Some(PassageError::Lost { node: lost, why, .. }) = &world.failed else {
         panic!("{:?}", world.failed)
     };
-    assert_eq!((*lost, why.as_str()), (node(1), "is silent: no answer within 400 ms"));
+    assert_eq!((*lost, why.as_str()), (node(1), "is silent: no answer within 500 ms"));
 }
 
 #[test]
