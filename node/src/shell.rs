@@ -72,6 +72,9 @@ fn dispatch(line: &CommandLine) -> Result<ExitCode> {
     match &line.command {
         Command::Up(flags) => daemon::up(flags, settings),
         Command::Hive(flags) => tools::hive(flags, &settings),
+        Command::Status(flags) => tools::status(flags, &settings),
+        Command::Peers(flags) => tools::peers(flags, &settings),
+        Command::Plan(flags) => tools::plan(flags, &settings),
         Command::Chat(flags) => tools::chat(flags, &settings),
         Command::Pull(flags) => tools::pull(flags, &settings),
         Command::Keys(flags) => tools::keys(flags, &settings),

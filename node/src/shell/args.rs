@@ -11,7 +11,7 @@ use compute::sample::SamplerOptions;
 
 use super::settings::{Guessing, Kernels, Layer, Secret};
 
-pub use hive::Hive;
+pub use hive::{Hive, Peers, Plan, Status};
 pub use keys::{Keys, KeysAction};
 pub use pull::Pull;
 
@@ -34,6 +34,7 @@ Examples:
   cadencia models                                  what is in the models folder
   cadencia chat -m SmolLM2-135M-Instruct           talk to a model in this terminal
   cadencia up -m ./some.gguf --api 127.0.0.1:8080  serve the OpenAI-compatible API
+  cadencia hive --nodes 4 -m ./some.gguf           split one over nodes of this machine
   cadencia doctor                                  is this machine fit for it
 
 A model is a path to a .gguf file, or the name of one in the models folder
@@ -66,6 +67,12 @@ pub enum Command {
     Up(Up),
     /// Run a hive of several nodes on this machine, with one model split over them
     Hive(Hive),
+    /// Show a running node: its models, its hive, its memory
+    Status(Status),
+    /// Show the other nodes of a running node's hive
+    Peers(Peers),
+    /// Show how a running node would split a model over its hive now, and why
+    Plan(Plan),
     /// Talk to a model in this terminal
     Chat(Chat),
     /// Bring a model here from Hugging Face, a URL or a file
@@ -173,8 +180,8 @@ Examples:
   curl http://127.0.0.1:8080/v1/chat/completions \\
     -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"stream\":true}'
 
-Routes: POST /v1/chat/completions, /v1/completions and /v1/embeddings; GET /v1/models, /metrics
-(for Prometheus), /health (it runs) and /ready (the model has answered a probe; until then requests
+Routes: POST /v1/chat/completions, /v1/completions and /v1/embeddings; GET /v1/models, /v1/hive, /v1/hive/plan,
+/metrics (for Prometheus), /health (it runs) and /ready (the model has answered a probe; until then requests
 get 503 with Retry-After).
 When the model is ready, one line on stdout says what computes and ends with
 `listening on http://ADDRESS:PORT`. SIGTERM or Ctrl-C lets running answers finish within
@@ -591,6 +598,9 @@ impl Command {
                 ..up.model.layer()
             }),
             Command::Hive(hive) => hive.layer(),
+            Command::Status(flags) => flags.asking.layer(),
+            Command::Peers(flags) => flags.asking.layer(),
+            Command::Plan(flags) => Layer { model: flags.model.clone(), ..flags.asking.layer() },
             Command::Chat(chat) => Layer { ctx: chat.ctx, ..chat.model.layer() },
             Command::Pull(_) => Layer::default(),
             Command::Keys(flags) => {
@@ -632,6 +642,9 @@ mod tests {
         for line in [
             "cadencia up --model M --api 127.0.0.1:0",
             "cadencia up --lend M --listen 127.0.0.1:0 --hive-file F --stay-with-stdin",
+            "cadencia status --api 127.0.0.1:8080 --json",
+            "cadencia peers --json",
+            "cadencia plan -m M --json --api-key K",
             "cadencia hive --nodes 4 -m M --api 127.0.0.1:0 --spares 1 --threads 1",
             "cadencia tokenize --model M --special",
             "cadencia logits --model M --tokens F --out F",

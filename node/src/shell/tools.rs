@@ -8,8 +8,12 @@ mod hive;
 mod keys;
 mod logits;
 mod models;
+mod peers;
 mod perplexity;
+mod plan;
 mod pull;
+mod remote;
+mod status;
 mod tokenize;
 
 use std::io::Read;
@@ -30,8 +34,11 @@ pub use hive::hive;
 pub use keys::keys;
 pub use logits::logits;
 pub use models::models;
+pub use peers::peers;
 pub use perplexity::perplexity;
+pub use plan::plan;
 pub use pull::pull;
+pub use status::status;
 pub use tokenize::tokenize;
 
 /// Loads the model that the settings name, with progress on stderr.

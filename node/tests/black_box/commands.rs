@@ -270,6 +270,10 @@ fn settings_are_layered_and_can_be_shown() {
 fn help_is_worth_reading() {
     for command in [
         "up",
+        "hive",
+        "status",
+        "peers",
+        "plan",
         "chat",
         "pull",
         "keys",

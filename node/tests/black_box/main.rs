@@ -22,6 +22,7 @@ mod pull;
 mod queue;
 mod schema;
 mod security;
+mod seen;
 mod stopping;
 mod streams;
 mod tools;

@@ -134,6 +134,21 @@ impl Lines {
         }
     }
 
+    /// Waits until nobody holds the other end any more.
+    #[track_caller]
+    pub fn wait_for_end(&mut self) {
+        let end = Instant::now() + DEADLINE;
+        loop {
+            match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(line) => self.seen.push(line),
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {
+                    panic!("somebody still holds it; there were {:#?}", self.seen)
+                }
+            }
+        }
+    }
+
     /// All lines up to the end.
     pub fn rest(&mut self) -> Vec<String> {
         self.seen.extend(self.lines.iter());

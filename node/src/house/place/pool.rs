@@ -74,7 +74,7 @@ impl Able {
     /// Whether it may be asked for `halves`, memory aside.
     pub fn permits(&self, halves: Halves) -> bool {
         self.within.covers(halves)
-            && halves.count() as usize <= self.halves_max
+            && halves.count() <= self.halves_max
             && !self.refused.iter().any(|refused| halves.covers(*refused))
     }
 

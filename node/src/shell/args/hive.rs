@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::ModelFlags;
-use crate::shell::settings::Layer;
+use crate::shell::settings::{Layer, Secret};
 
 /// `cadencia hive`
 #[derive(Debug, Args)]
@@ -50,4 +50,75 @@ impl Hive {
     pub(super) fn layer(&self) -> Layer {
         Layer { ctx: self.ctx, api: self.api.clone(), spares: self.spares, ..self.model.layer() }
     }
+}
+
+/// Which running node is asked, and how the answer is shown.
+#[derive(Debug, Args)]
+pub struct Asking {
+    /// Address of the node's API [default: that of the settings, 127.0.0.1:8080]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub api: Option<String>,
+    /// Key to show it; other users of this machine can see flags, so prefer CADENCIA_API_KEY or the
+    /// config file
+    #[arg(long, value_name = "KEY")]
+    pub api_key: Option<Secret>,
+    /// Print a JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Asking {
+    /// The flags that are settings.
+    pub(super) fn layer(&self) -> Layer {
+        Layer { api: self.api.clone(), api_key: self.api_key.clone(), ..Layer::default() }
+    }
+}
+
+/// `cadencia status`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  cadencia status
+  cadencia status --api 127.0.0.1:8080 --json | jq .ready
+
+Exit code 0 if the node is ready to answer; 1 if it is not, or no node answers.")]
+pub struct Status {
+    /// Whom to ask.
+    #[command(flatten)]
+    pub asking: Asking,
+}
+
+/// `cadencia peers`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  cadencia peers
+  cadencia peers --json | jq -r '.peers[].id'
+
+PATH is direct or relayed, or - for a node that is known by its offer alone. FREE is the memory
+that it would still lend, HOLDS what it has in memory already.")]
+pub struct Peers {
+    /// Whom to ask.
+    #[command(flatten)]
+    pub asking: Asking,
+}
+
+/// `cadencia plan`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  cadencia plan
+  cadencia plan -m SmolLM2-135M-Instruct.Q4_1
+  cadencia plan -m ./model.gguf --json | jq -r .plan.words
+
+Asks a running node, which must know the model: it serves it, or lends parts of it. The plan is the
+one that would be made now; what a split model goes over at present is in `cadencia status`. Exit
+code 1 if there is no plan.")]
+pub struct Plan {
+    /// Name of a model of that node, or path of its file [default: the one that it splits]
+    #[arg(short, long, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Whom to ask.
+    #[command(flatten)]
+    pub asking: Asking,
 }

@@ -22,13 +22,11 @@ pub struct Planned {
 #[derive(Debug, Error)]
 pub enum PlanningError {
     /// The model is not here.
-    #[error("the model {asked:?} is not known to this node; {known} of its models are: {names}")]
+    #[error("the model {asked:?} is not known to this node, which knows {names}")]
     Unknown {
         /// Who was asked for.
         asked: String,
-        /// How many are known.
-        known: usize,
-        /// Who they are.
+        /// Who is known.
         names: String,
     },
     /// No model is here.
@@ -63,7 +61,6 @@ impl HiveNode {
                 Some(_) if known.is_empty() => PlanningError::NoModel,
                 Some(asked) => PlanningError::Unknown {
                     asked: asked.chars().take(64).collect(),
-                    known: known.len(),
                     names: names.join(", "),
                 },
             });

@@ -16,6 +16,7 @@ use crate::house::place::{Plan, Stage, Times};
 use crate::shell::hive::HiveNode;
 use crate::shell::hive::hub::{ModelView, View};
 use crate::shell::hive::planning::PlanningError;
+use crate::shell::machine;
 use crate::shell::speaker::unix_now_ms;
 use crate::shell::swarm::{Path, PeerInfo};
 use crate::shell::worker::Serving;
@@ -43,11 +44,19 @@ const ALONE_IN_HIVE: &str = "alone; all of the model fits here, so it is not spl
 pub async fn hive(State(api): State<Arc<Api>>) -> Result<Response, Fault> {
     let Some(hive) = &api.hive else {
         let why = "this node is in no hive; start it with --join ADDRESS, or with --listen";
-        return Ok(json_response(StatusCode::OK, &json!({"hive": null, "why": why})));
+        let value = json!({"hive": null, "why": why, "memory": memory()});
+        return Ok(json_response(StatusCode::OK, &value));
     };
     let view = hive.hub.look().await.ok_or_else(|| refusal(&PlanningError::Stopping))?;
     let now = Millis(unix_now_ms());
-    Ok(json_response(StatusCode::OK, &json!({"hive": whole(&view, now)})))
+    let value = json!({"hive": whole(&view, now), "memory": memory()});
+    Ok(json_response(StatusCode::OK, &value))
+}
+
+/// What this process has, and what is left to all; absent where the system does not say.
+fn memory() -> Value {
+    let mb = |bytes: Option<u64>| bytes.map(|bytes| bytes / 1_000_000);
+    json!({"resident_mb": mb(machine::rss()), "available_mb": mb(machine::memory_available())})
 }
 
 /// `GET /v1/hive/plan?model=NAME`

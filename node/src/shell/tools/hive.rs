@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use compute::blueprint::Blueprint;
+use serde_json::Value;
 
 use self::nest::{Nest, News};
 use self::shares::Shares;
+use super::remote::{Remote, list, text};
 use crate::shell::args::Hive as Flags;
 use crate::shell::daemon::Signals;
 use crate::shell::http::random;
@@ -45,9 +47,9 @@ pub fn hive(flags: &Flags, settings: &Settings) -> Result<ExitCode> {
         Outcome::Ready(line) => line,
         Outcome::Stopped => return end(&mut nest, first, settings),
     };
+    let line = headline(&nest, &line, settings);
     // Who started us may have closed our stdout; that is no reason to stop.
-    let nodes = flags.nodes;
-    let _ = writeln!(std::io::stdout(), "{nodes} nodes: {line}");
+    let _ = writeln!(std::io::stdout(), "{line}");
     let _ = std::io::stdout().flush();
     match until_stopped(&mut nest, first)? {
         true => end(&mut nest, first, settings),
@@ -169,6 +171,32 @@ fn until_ready(nest: &mut Nest, first: usize) -> Result<Outcome> {
             None => eprintln!("node 0 is still not ready to answer"),
         }
     }
+}
+
+/// Which layers are on which node, after what the node with the API says itself.
+fn headline(nest: &Nest, said: &str, settings: &Settings) -> String {
+    let Some((_, api)) = said.rsplit_once("http://") else { return said.to_owned() };
+    let remote = Remote::at(api, settings.api_key.clone());
+    let hive = remote.get("/v1/hive").map(|answer| answer["hive"].clone());
+    let split = hive.map(|hive| hive["models"][0].clone()).unwrap_or_default();
+    let (model, plan) = (text(&split["name"]), &split["plan"]);
+    // It may have been asked by somebody else for a key of its own; its own line is true, too.
+    if plan.is_null() {
+        return said.to_owned();
+    }
+    let named = |id: &Value| id.as_str().and_then(|id| nest.named(id)).unwrap_or("?".into());
+    let mut parts = vec![format!("layers {} on node 0", text(&plan["front"]["layers"]))];
+    for stage in list(&plan["stages"]) {
+        let spares: Vec<_> = list(&stage["spares"]).map(named).collect();
+        let spare = if spares.is_empty() {
+            String::new()
+        } else {
+            format!(" (spare {})", spares.join(", "))
+        };
+        parts.push(format!("{} on node {}{spare}", text(&stage["layers"]), named(&stage["node"])));
+    }
+    let nodes = nest.running();
+    format!("{model} over {nodes} nodes: {}, listening on http://{api}", parts.join(", "))
 }
 
 /// Goes on until somebody asks for an end (`true`) or the hive is no more.

@@ -103,7 +103,7 @@ fn row(description: &Description) -> [String; 8] {
 }
 
 /// Columns as wide as their widest cell.
-fn table<const N: usize>(rows: &[[String; N]]) -> String {
+pub fn table<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
     let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or(0));
     let line = |row: &[String; N]| {

@@ -46,6 +46,10 @@ pub struct Nest {
 #[derive(Debug)]
 struct Member {
     child: Child,
+    /// What people call it.
+    name: usize,
+    /// Its id, once others can reach it.
+    id: Option<String>,
     /// Closed, it asks the node to stop.
     stdin: Option<ChildStdin>,
     /// Passes its log on.
@@ -94,7 +98,7 @@ impl Nest {
         let stdin = child.stdin.take();
         let log = child.stderr.take().map(|log| pass_on(name, log)).transpose()?;
         let out = child.stdout.take().expect("it was asked for");
-        self.members.push(Member { child, stdin, log, hive_file, end: None });
+        self.members.push(Member { child, name, id: None, stdin, log, hive_file, end: None });
         listen(number, out, self.tell.clone())?;
         Ok(number)
     }
@@ -106,7 +110,9 @@ impl Nest {
             let file = &self.members[number].hive_file;
             if let Ok(text) = std::fs::read_to_string(file) {
                 let first = text.lines().next().context("a node says that it has no address")?;
-                return Ok(first.to_owned());
+                let (first, id) = (first.to_owned(), first.rsplit('/').next().map(str::to_owned));
+                self.members[number].id = id;
+                return Ok(first);
             }
             match self.hear(LOOK_EVERY)? {
                 Some(News::Stop(signal)) => bail!("stopped by {signal} while nodes were started"),
@@ -127,6 +133,12 @@ impl Nest {
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => bail!("nobody tells anything any more"),
         }
+    }
+
+    /// What people call the node with this id.
+    pub fn named(&self, id: &str) -> Option<String> {
+        let member = self.members.iter().find(|member| member.id.as_deref() == Some(id))?;
+        Some(member.name.to_string())
     }
 
     /// How many nodes run.

@@ -35,7 +35,9 @@ impl Shares {
         // A part that is lent takes pages for as many sequences as it ever will, if it can.
         let part =
             longest(model, stage_layers) + kv_bytes(model, stage_layers) * POSITIONS_MAX as u64;
-        let lend = (part + OVERHEAD_BYTES) * (1 + u64::from(spares));
+        // Spares are given out one after the other: who is first must not leave the last with none.
+        let parts = if spares == 0 { 1 } else { 2 + u64::from(spares) };
+        let lend = (part + OVERHEAD_BYTES) * parts;
         Some(Self { stages, stage_layers, own_mb: mb(own + OVERHEAD_BYTES), lend_mb: mb(lend) })
     }
 }
@@ -97,6 +99,6 @@ mod tests {
     #[test]
     fn who_stands_by_lends_memory_for_that_too() {
         let lend = |spares| Shares::of(&toy(6), 3, 1000, spares).unwrap().lend_mb;
-        assert!(lend(1).abs_diff(2 * lend(0)) <= 1 && lend(2).abs_diff(3 * lend(0)) <= 2);
+        assert!(lend(1).abs_diff(3 * lend(0)) <= 2 && lend(2).abs_diff(4 * lend(0)) <= 3);
     }
 }
