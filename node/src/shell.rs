@@ -67,13 +67,15 @@ pub fn run() -> ExitCode {
 
 fn dispatch(line: &CommandLine) -> Result<ExitCode> {
     let settings = settings(line)?;
-    let usual = if matches!(line.command, Command::Up(_)) { "info" } else { "warn" };
+    let usual = if matches!(line.command, Command::Up(_) | Command::Sentinel(_)) { "info" } else { "warn" };
     start_log(settings.log.as_deref(), usual)?;
     match &line.command {
         Command::Up(flags) => daemon::up(flags, settings),
         Command::Hive(flags) => tools::hive(flags, &settings),
         Command::Status(flags) => tools::status(flags, &settings),
         Command::Peers(flags) => tools::peers(flags, &settings),
+        Command::Invite(flags) => tools::invite(flags, &settings),
+        Command::Sentinel(flags) => daemon::up(&flags.up, settings),
         Command::Plan(flags) => tools::plan(flags, &settings),
         Command::Chat(flags) => tools::chat(flags, &settings),
         Command::Pull(flags) => tools::pull(flags, &settings),

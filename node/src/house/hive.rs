@@ -478,7 +478,8 @@ impl Hive {
         effects.push(Effect::Route { manifest, number, front, legs, words });
     }
 
-    fn hop(&self, node: NodeId) -> Hop {
+    /// Where a node's lanes are, as it offers.
+    pub fn hop(&self, node: NodeId) -> Hop {
         let offer = self.offers.of(node);
         let lanes: Vec<Address> = offer.map_or(Vec::new(), |offer| offer.content().lanes.clone());
         Hop { node: node.0.to_vec(), lanes, leg: 0 }

@@ -11,7 +11,7 @@ use compute::sample::SamplerOptions;
 
 use super::settings::{Guessing, Kernels, Layer, Secret};
 
-pub use hive::{Hive, Peers, Plan, Status};
+pub use hive::{Hive, Invite, Peers, Plan, Sentinel, Status};
 pub use keys::{Keys, KeysAction};
 pub use pull::Pull;
 
@@ -71,6 +71,10 @@ pub enum Command {
     Status(Status),
     /// Show the other nodes of a running node's hive
     Peers(Peers),
+    /// Let another node into this node's hive
+    Invite(Invite),
+    /// Be a seed: a stable address by which others find and reach one another
+    Sentinel(Sentinel),
     /// Show how a running node would split a model over its hive now, and why
     Plan(Plan),
     /// Talk to a model in this terminal
@@ -578,9 +582,8 @@ fn given(list: &[String]) -> Option<Vec<String>> {
 }
 
 impl Command {
-    fn layer(&self) -> Layer {
-        match self {
-            Command::Up(up) => up.hive.over(Layer {
+    fn up_layer(up: &Up) -> Layer {
+        up.hive.over(Layer {
                 ctx: up.ctx,
                 api: up.api.clone(),
                 api_key: up.api_key.clone(),
@@ -596,10 +599,23 @@ impl Command {
                 guessing: up.guessing,
                 drain_seconds: up.drain_seconds,
                 ..up.model.layer()
-            }),
+        })
+    }
+
+    fn layer(&self) -> Layer {
+        match self {
+            Command::Up(up) => Self::up_layer(up),
             Command::Hive(hive) => hive.layer(),
             Command::Status(flags) => flags.asking.layer(),
             Command::Peers(flags) => flags.asking.layer(),
+            Command::Invite(flags) => {
+                Layer { state_dir: flags.state_dir.clone(), ..flags.asking.layer() }
+            }
+            Command::Sentinel(flags) => Layer {
+                seed: Some(true),
+                record: flags.record.clone(),
+                ..Command::up_layer(&flags.up)
+            },
             Command::Plan(flags) => Layer { model: flags.model.clone(), ..flags.asking.layer() },
             Command::Chat(chat) => Layer { ctx: chat.ctx, ..chat.model.layer() },
             Command::Pull(_) => Layer::default(),

@@ -133,6 +133,7 @@ impl HiveNode {
             health: Box::new(move || meter.health(Vec::new(), Millis(unix_now_ms()))),
             admission,
             replication,
+            record: settings.record.clone(),
             lanes_at: settings
                 .lanes_at
                 .as_deref()
@@ -278,7 +279,8 @@ fn start_swarm(
             },
         },
         topics: vec![OFFERS, MEMBERS],
-        dht: DhtRole::WhenReachable,
+        dht: if settings.seed { DhtRole::Always } else { DhtRole::WhenReachable },
+        relay_server: settings.seed,
         mdns: settings.mdns && !listen.ip().is_loopback(),
         cache: Some(settings.state_dir.join("peers.json")),
         ..swarm::Config::new(key.secret(), unix_now_ms)
@@ -306,7 +308,8 @@ fn start_lanes(
 
 /// What is lent: what the user says, or half of what is free.
 fn means(settings: &Settings) -> Means {
-    let free = machine::memory_available().unwrap_or(0) / 2;
+    // A seed lends nothing unless its owner says so.
+    let free = if settings.seed { 0 } else { machine::memory_available().unwrap_or(0) / 2 };
     let bytes = settings.lend_mb.map_or(free, |mb| mb.saturating_mul(1_000_000));
     Means { bytes, threads: settings.threads, kernels: settings.kernels.into() }
 }

@@ -176,6 +176,10 @@ pub struct Layer {
     pub kv_mb: Option<u64>,
     /// Whether tokens are guessed ahead.
     pub guessing: Option<Guessing>,
+    /// Whether this node is a seed: others find one another and reach one another through it.
+    pub seed: Option<bool>,
+    /// File for its bootstrap record.
+    pub record: Option<PathBuf>,
     /// Whether this node founds a private hive.
     pub private: Option<bool>,
     /// Nodes or invitations by which a hive is joined.
@@ -272,6 +276,8 @@ impl Layer {
                     }
                 })?),
             },
+            seed: switch("CADENCIA_SEED", &text)?,
+            record: text("CADENCIA_RECORD").map(PathBuf::from),
             private: switch("CADENCIA_PRIVATE", &text)?,
             join: list("CADENCIA_JOIN", &text),
             listen: text("CADENCIA_LISTEN"),
@@ -312,6 +318,8 @@ impl Layer {
             parallel: self.parallel.or(under.parallel),
             kv_mb: self.kv_mb.or(under.kv_mb),
             guessing: self.guessing.or(under.guessing),
+            seed: self.seed.or(under.seed),
+            record: self.record.or(under.record),
             private: self.private.or(under.private),
             join: self.join.or(under.join),
             listen: self.listen.or(under.listen),
@@ -434,6 +442,10 @@ pub struct Settings {
     pub kv_mb: Option<u64>,
     /// Whether tokens are guessed ahead.
     pub guessing: Guessing,
+    /// Whether this node is a seed: others find one another and reach one another through it.
+    pub seed: bool,
+    /// File for its bootstrap record.
+    pub record: Option<PathBuf>,
     /// Whether this node founds a private hive.
     pub private: bool,
     /// Nodes or invitations by which a hive is joined.
@@ -496,6 +508,8 @@ impl Settings {
             parallel: top.parallel.unwrap_or(PARALLEL_DEFAULT),
             kv_mb: top.kv_mb,
             guessing: top.guessing.unwrap_or_default(),
+            seed: top.seed.unwrap_or(false),
+            record: top.record,
             private: top.private.unwrap_or(false),
             join: top.join.unwrap_or_default(),
             listen: top.listen,
@@ -521,7 +535,7 @@ impl Settings {
 
     /// Whether this node is part of a hive.
     pub fn is_in_hive(&self) -> bool {
-        self.private || self.listen.is_some() || !self.join.is_empty()
+        self.seed || self.private || self.listen.is_some() || !self.join.is_empty()
     }
 
     /// All settings as a config file, with where each came from. The API key is not shown.
@@ -544,6 +558,8 @@ impl Settings {
             parallel: Some(self.parallel),
             kv_mb: self.kv_mb,
             guessing: Some(self.guessing),
+            seed: Some(self.seed),
+            record: self.record.clone(),
             private: Some(self.private),
             join: Some(self.join.clone()),
             listen: self.listen.clone(),

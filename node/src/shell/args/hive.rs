@@ -122,3 +122,58 @@ pub struct Plan {
     #[command(flatten)]
     pub asking: Asking,
 }
+
+/// `cadencia sentinel`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  cadencia sentinel --listen 0.0.0.0:4610 --record /var/lib/cadencia/seed.txt
+  cadencia sentinel --listen 0.0.0.0:4610 --lend-mb 4000
+
+A sentinel is a node that others can always be sent to: it introduces them to one another, answers
+look-ups, and carries sealed bytes between those who cannot reach each other. It lends nothing unless
+--lend-mb says so. The hive goes on when all sentinels are gone.")]
+pub struct Sentinel {
+    /// As of any node.
+    #[command(flatten)]
+    pub up: super::Up,
+    /// Write a signed record of where this seed is here, for others to start with
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+}
+
+/// `cadencia invite`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  cadencia invite
+  cadencia invite --uses 3 --hours 48 --may-invite
+  cadencia invite --list
+  cadencia invite --withdraw 5f0c...
+
+Prints one line, which another node joins with: `cadencia up --join LINE`. In a private hive (`cadencia
+up --private`) it lets in so many nodes until it expires; on the public network it is an address book.
+Run it on the machine of the node, which must be running, with the same --state-dir.")]
+pub struct Invite {
+    /// How many nodes may come with it, 1 to 64
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub uses: u32,
+    /// For how long, hours, at most 720
+    #[arg(long, value_name = "H", default_value_t = 24)]
+    pub hours: u32,
+    /// Let those who come invite others
+    #[arg(long)]
+    pub may_invite: bool,
+    /// List the invitations that are open
+    #[arg(long, conflicts_with = "withdraw")]
+    pub list: bool,
+    /// Take an invitation back
+    #[arg(long, value_name = "ID")]
+    pub withdraw: Option<String>,
+    /// Folder of the node's state [default: as for `up`]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Whom to ask for addresses.
+    #[command(flatten)]
+    pub asking: Asking,
+}

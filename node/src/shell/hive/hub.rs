@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,10 +13,7 @@ use libp2p::multiaddr::Protocol;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use wire::lane::{Hop, Line, Prepare, Reason, Say};
-use wire::{
-    Address, Answer, Halves, Health, Key, ManifestId, Millis, NodeId, OFFERS_MAX, Offer, PROTOCOL,
-    Query, Question, Signed, Verified,
-};
+use wire::{Address, Answer, BootstrapRecord, Halves, Health, Key, ManifestId, Millis, NodeId, OFFERS_MAX, Offer, PROTOCOL, Query, Question, SEED_LIFE_MAX, SeedText, Signed, Verified};
 
 use super::desk::Lender;
 use super::post::{self, Dialler, Post};
@@ -24,7 +22,8 @@ use super::stages::{StageStats, row_bytes};
 use crate::house::hive::{Effect, Hive, Input, Stand, Want};
 use crate::house::lane::{PassageError, Replication};
 use crate::house::place::{NoRoute, Plan};
-use crate::shell::admission::Admission;
+use crate::shell::admission::{self, Admission, RENEW_MS};
+use crate::shell::durable;
 use crate::shell::lanes::{Pipe, PipeLimits};
 use crate::shell::speaker::unix_now_ms;
 use crate::shell::swarm::{Event, PeerInfo, Topic};
@@ -111,6 +110,8 @@ pub struct Parts {
     pub admission: Admission,
     /// Whether other nodes of each leg compute everything, too.
     pub replication: Replication,
+    /// File for its bootstrap record, if it is a seed.
+    pub record: Option<PathBuf>,
     /// Where others reach its lanes, if the user says so.
     pub lanes_at: Option<SocketAddr>,
 }
@@ -150,6 +151,7 @@ impl Hub {
             offer_at: Instant::now(),
             allowed: BTreeSet::new(),
             pings: BTreeMap::new(),
+            announced: BTreeSet::new(),
         };
         tokio::spawn(hub.run(take, events, reports));
         Self { orders, routes }
@@ -198,6 +200,8 @@ struct Running {
     allowed: BTreeSet<NodeId>,
     /// Round trips last seen, microseconds.
     pings: BTreeMap<NodeId, u64>,
+    /// Models that were announced.
+    announced: BTreeSet<ManifestId>,
 }
 
 impl Running {
@@ -238,6 +242,9 @@ impl Running {
                 let width = want.manifest.width as usize;
                 let (id, name) = (want.manifest.id(), want.manifest.name.clone());
                 self.roads.insert(id, (road, name, width));
+                // Those who have it are dialled, and then offer.
+                let swarm = self.parts.dialler.swarm.clone();
+                tokio::spawn(async move { swarm.providers(id.0).await });
                 self.step(Input::Want(want));
             }
             Order::Plan(want, tell) => {
@@ -412,6 +419,8 @@ impl Running {
         let at = self.lanes_seen().await;
         if at != self.lanes_at {
             self.lanes_at = at;
+            self.write_record().await;
+            self.renew();
             self.offer_soon();
         }
         self.step(Input::Tick);
@@ -435,6 +444,66 @@ impl Running {
         }
         let at = |ip| Address::new(SocketAddr::new(ip, listens.port()));
         hosts.into_iter().map(at).take(8).collect()
+    }
+
+    /// Lets the network find those who have a model's files by its id.
+    fn announce(&mut self) {
+        for id in self.parts.lender.files() {
+            if !self.announced.insert(id) {
+                continue;
+            }
+            let swarm = self.parts.dialler.swarm.clone();
+            tokio::spawn(async move {
+                if let Err(error) = swarm.provide(id.0).await {
+                    tracing::debug!(%id, %error, "a model was not announced");
+                }
+            });
+        }
+    }
+
+    /// Writes down where this seed is, for others to start with.
+    async fn write_record(&self) {
+        let Some(path) = &self.parts.record else { return };
+        let key = &self.parts.key;
+        let now = unix_now_ms();
+        let addresses = self.parts.dialler.swarm.addresses().await.unwrap_or_default();
+        let record = BootstrapRecord {
+            network: self.parts.admission.network().bytes(),
+            addresses: addresses.iter().take(8).map(|at| format!("{at}/p2p/{}", key.id())).collect(),
+            lanes: self.lanes_at.clone(),
+            made_ms: now,
+            expires_ms: now + SEED_LIFE_MAX,
+            protocol: PROTOCOL,
+        };
+        let written = Verified::sign(record, key).map_err(anyhow::Error::from).and_then(|record| {
+            let part = path.with_extension("part");
+            std::fs::write(&part, format!("{}\n", SeedText(record.signed().clone())))?;
+            Ok(durable::publish(&part, path)?)
+        });
+        if let Err(error) = written {
+            tracing::warn!(path = %path.display(), %error, "the bootstrap record is not written");
+        }
+    }
+
+    /// Asks for a longer membership, if this one is near its end.
+    fn renew(&self) {
+        let admission = self.parts.admission.clone();
+        let now = Millis(unix_now_ms());
+        if admission.lasts().is_none_or(|until| until > now.plus(RENEW_MS)) {
+            return;
+        }
+        let near = admission.inviters(now).into_iter();
+        let Some(hop) = near.map(|node| self.hive.hop(node)).find(|hop| !hop.lanes.is_empty())
+        else {
+            return;
+        };
+        let lanes = self.parts.dialler.lanes.clone();
+        self.parts.dialler.lanes.spawn(async move {
+            let addresses: Vec<_> = hop.lanes.iter().filter_map(Address::socket).collect();
+            if let Err(error) = admission::renew(&admission, &lanes, hop.node(), &addresses).await {
+                tracing::warn!(%error, "the membership was not renewed");
+            }
+        });
     }
 
     fn offer_soon(&mut self) {
@@ -470,6 +539,8 @@ impl Running {
 
     async fn offer(&mut self) {
         self.offer_at = Instant::now() + OFFER_EVERY;
+        self.renew();
+        self.announce();
         self.show_membership().await;
         self.lanes_at = self.lanes_seen().await;
         self.last_sequence = unix_now_ms().max(self.last_sequence + 1);
