@@ -22,6 +22,7 @@ mod pull;
 mod settings;
 mod speaker;
 mod stats;
+#[allow(dead_code, unused_imports, reason = "its tests use the rest of what it offers")]
 mod swarm;
 mod tools;
 mod toy;
@@ -67,7 +68,8 @@ pub fn run() -> ExitCode {
 
 fn dispatch(line: &CommandLine) -> Result<ExitCode> {
     let settings = settings(line)?;
-    let usual = if matches!(line.command, Command::Up(_) | Command::Sentinel(_)) { "info" } else { "warn" };
+    let usual =
+        if matches!(line.command, Command::Up(_) | Command::Sentinel(_)) { "info" } else { "warn" };
     start_log(settings.log.as_deref(), usual)?;
     match &line.command {
         Command::Up(flags) => daemon::up(flags, settings),

@@ -29,10 +29,10 @@ use thiserror::Error;
 use wire::lane::Admit;
 use wire::{Hello, InviteText, Key, Membership, Millis, NetworkId, NodeId, PROTOCOL};
 
-pub use self::apply::{ApplyError, join, renew, serve};
-pub use self::hive::{Belonging, INVITE_MS_MAX, InviteError, MEMBERSHIP_MS, RENEW_MS, Wish};
-pub use self::invites::{InviteId, Open, USES_MAX};
-pub use self::members::{Learned, MEMBERS_MAX};
+pub use self::apply::{join, renew, serve};
+pub use self::hive::{Belonging, InviteError, RENEW_MS, Wish};
+pub use self::invites::{InviteId, Open};
+pub use self::members::Learned;
 pub use self::refusal::Refusal;
 pub use self::store::StoreError;
 

@@ -61,7 +61,6 @@ pub struct Everywhere {
 
 /// What can be asked for.
 #[derive(Debug, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one, and it lives as long as the program")]
 pub enum Command {
     /// Serve a model through an OpenAI-compatible HTTP API
     Up(Up),
@@ -584,21 +583,21 @@ fn given(list: &[String]) -> Option<Vec<String>> {
 impl Command {
     fn up_layer(up: &Up) -> Layer {
         up.hive.over(Layer {
-                ctx: up.ctx,
-                api: up.api.clone(),
-                api_key: up.api_key.clone(),
-                allowed_hosts: given(&up.allowed_hosts),
-                cors_origins: given(&up.cors_origins),
-                keep_alive_ms: up.keep_alive_ms,
-                api_keys_file: up.api_keys_file.clone(),
-                queue: up.queue,
-                also: (!up.also.is_empty()).then(|| up.also.clone()),
-                draft: up.draft.clone(),
-                parallel: up.parallel,
-                kv_mb: up.kv_mb,
-                guessing: up.guessing,
-                drain_seconds: up.drain_seconds,
-                ..up.model.layer()
+            ctx: up.ctx,
+            api: up.api.clone(),
+            api_key: up.api_key.clone(),
+            allowed_hosts: given(&up.allowed_hosts),
+            cors_origins: given(&up.cors_origins),
+            keep_alive_ms: up.keep_alive_ms,
+            api_keys_file: up.api_keys_file.clone(),
+            queue: up.queue,
+            also: (!up.also.is_empty()).then(|| up.also.clone()),
+            draft: up.draft.clone(),
+            parallel: up.parallel,
+            kv_mb: up.kv_mb,
+            guessing: up.guessing,
+            drain_seconds: up.drain_seconds,
+            ..up.model.layer()
         })
     }
 

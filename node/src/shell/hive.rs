@@ -38,6 +38,7 @@ use super::speaker::unix_now_ms;
 use super::swarm::{self, DhtRole, Swarm};
 use super::weights;
 use crate::house::fitness::Rates;
+use crate::house::fitness::Resource;
 use crate::house::hive::Want;
 use crate::house::lane::Replication;
 use crate::house::place::{Me, Wish};
@@ -117,8 +118,8 @@ impl HiveNode {
             threads: settings.threads,
             kernels: settings.kernels.into(),
         };
-        let meter = Meter::start(setting, Millis(unix_now_ms()));
-        let rates = meter.rates();
+        let meter = Arc::new(Meter::start(setting, Millis(unix_now_ms())));
+        let (rates, watched) = (meter.rates(), meter.clone());
         let (reports, told) = mpsc::unbounded_channel();
         let replication = match settings.replicate {
             0 | 1 => Replication::Spare,
@@ -131,6 +132,7 @@ impl HiveNode {
             lender: lender.clone(),
             stats,
             health: Box::new(move || meter.health(Vec::new(), Millis(unix_now_ms()))),
+            observed: Box::new(move |mb_s| watched.observe(Resource::Read, mb_s)),
             admission,
             replication,
             record: settings.record.clone(),

@@ -57,7 +57,7 @@ fn a_stage_killed_after_token_20_changes_nothing_and_its_spare_goes_on_at_once()
 
 /// Takes the worker that computes the stage at this place of the route out of the hive.
 fn stage(hive: &mut Hive, place: usize) -> Member {
-    let found = hive.api.get("/v1/hive").json();
+    let found = hive.api.get("/v1/hive").json()["hive"].clone();
     let node = &found["models"][0]["plan"]["stages"][place]["node"];
     let node = node.as_str().unwrap_or_else(|| panic!("no stage {place} in {found}")).to_owned();
     let at = hive.workers.iter().position(|worker| {

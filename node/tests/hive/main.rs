@@ -7,6 +7,7 @@ mod answers;
 #[path = "../black_box/client.rs"]
 mod client;
 mod crowd;
+mod joining;
 mod local;
 mod losses;
 mod nest;

@@ -161,6 +161,20 @@ impl Hive {
     }
 }
 
+impl Hive {
+    /// What a node that cannot join says before it ends.
+    pub fn requester_ends(model: &str, seed: &str, flags: &[&str]) -> String {
+        let home = TempDir::new().unwrap();
+        let state = home.path().join("state");
+        let mut command = cadencia(&home);
+        command.args(["up", "--api", "127.0.0.1:0", "--model", model, "--join", seed]);
+        command.args(["--state-dir", state.to_str().unwrap(), "--listen", "127.0.0.1:0"]);
+        let output = command.args(flags).output().unwrap();
+        assert!(!output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+}
+
 /// SmolLM2's file; `None` where it could not be fetched.
 pub fn smollm2() -> Option<PathBuf> {
     Real::SmolLm2.find()

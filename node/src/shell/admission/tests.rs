@@ -8,6 +8,8 @@ use wire::lane::Reason;
 use wire::{Address, Verified};
 
 use super::hive::Hive;
+use super::hive::{INVITE_MS_MAX, MEMBERSHIP_MS};
+use super::invites::USES_MAX;
 use super::*;
 use crate::shell::lanes::{self, Incoming, Lanes};
 use crate::shell::speaker::unix_now_ms;

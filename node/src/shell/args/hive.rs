@@ -167,6 +167,9 @@ pub struct Invite {
     /// List the invitations that are open
     #[arg(long, conflicts_with = "withdraw")]
     pub list: bool,
+    /// Leave the private hive for the public network; a running node does so at its next start
+    #[arg(long, conflicts_with_all = ["list", "withdraw"])]
+    pub leave: bool,
     /// Take an invitation back
     #[arg(long, value_name = "ID")]
     pub withdraw: Option<String>,

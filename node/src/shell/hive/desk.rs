@@ -243,8 +243,8 @@ impl Lender {
                     return ready.map_err(|error| (Reason::NotHeld, error.to_string()));
                 }
                 Ok(()) = progress.changed() => {
-                    let now = progress.borrow_and_update().clone();
-                    let eta_s = now.eta_s.map_or(0, |s| u32::try_from(s).unwrap_or(u32::MAX));
+                    let now = *progress.borrow_and_update();
+                    let eta_s = now.eta_s.unwrap_or(0);
                     tell.send_replace(Progress::Coming { done: now.done, whole: now.whole, eta_s });
                 }
             }

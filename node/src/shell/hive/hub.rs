@@ -13,7 +13,10 @@ use libp2p::multiaddr::Protocol;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use wire::lane::{Hop, Line, Prepare, Reason, Say};
-use wire::{Address, Answer, BootstrapRecord, Halves, Health, Key, ManifestId, Millis, NodeId, OFFERS_MAX, Offer, PROTOCOL, Query, Question, SEED_LIFE_MAX, SeedText, Signed, Verified};
+use wire::{
+    Address, Answer, BootstrapRecord, Halves, Health, Key, ManifestId, Millis, NodeId, OFFERS_MAX,
+    Offer, PROTOCOL, Query, Question, SEED_LIFE_MAX, SeedText, Signed, Verified,
+};
 
 use super::desk::Lender;
 use super::post::{self, Dialler, Post};
@@ -37,6 +40,8 @@ const OFFER_EVERY: Duration = Duration::from_secs(20);
 const OFFER_LIFE_MS: u32 = 75_000;
 /// How soon after a change an offer is made again: changes come in flocks.
 const OFFER_SOON: Duration = Duration::from_millis(300);
+/// Time of reading that is worth looking at, microseconds.
+const OBSERVED_US_MIN: u64 = 200_000;
 /// How often distances are read and tables tidied.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// How long a node may be silent while it gets a part ready.
@@ -106,6 +111,8 @@ pub struct Parts {
     pub stats: Arc<StageStats>,
     /// How this node is; asked for each offer.
     pub health: Box<dyn Fn() -> Health + Send + Sync>,
+    /// Hears how fast its stages were seen to read weights, MB/s.
+    pub observed: Box<dyn Fn(u32) + Send + Sync>,
     /// Who belongs here.
     pub admission: Admission,
     /// Whether other nodes of each leg compute everything, too.
@@ -152,6 +159,7 @@ impl Hub {
             allowed: BTreeSet::new(),
             pings: BTreeMap::new(),
             announced: BTreeSet::new(),
+            observed: (0, 0),
         };
         tokio::spawn(hub.run(take, events, reports));
         Self { orders, routes }
@@ -202,6 +210,8 @@ struct Running {
     pings: BTreeMap<NodeId, u64>,
     /// Models that were announced.
     announced: BTreeSet<ManifestId>,
+    /// Bytes and microseconds of reading that were observed.
+    observed: (u64, u64),
 }
 
 impl Running {
@@ -401,7 +411,22 @@ impl Running {
         }
     }
 
+    /// Corrects what this node says of its speed by what its stages do.
+    fn observe(&mut self) {
+        let read = |counter: &std::sync::atomic::AtomicU64| {
+            counter.load(std::sync::atomic::Ordering::Relaxed)
+        };
+        let now = (read(&self.parts.stats.read_bytes), read(&self.parts.stats.read_us));
+        let (bytes, us) = (now.0 - self.observed.0, now.1 - self.observed.1);
+        // Less is noise.
+        if us >= OBSERVED_US_MIN {
+            self.observed = now;
+            (self.parts.observed)(u32::try_from(bytes / us).unwrap_or(u32::MAX));
+        }
+    }
+
     async fn look_around(&mut self) {
+        self.observe();
         self.let_members_in().await;
         if let Err(error) = self.parts.admission.save() {
             tracing::warn!(%error, "proofs of members are not kept");
@@ -469,7 +494,11 @@ impl Running {
         let addresses = self.parts.dialler.swarm.addresses().await.unwrap_or_default();
         let record = BootstrapRecord {
             network: self.parts.admission.network().bytes(),
-            addresses: addresses.iter().take(8).map(|at| format!("{at}/p2p/{}", key.id())).collect(),
+            addresses: addresses
+                .iter()
+                .take(8)
+                .map(|at| format!("{at}/p2p/{}", key.id()))
+                .collect(),
             lanes: self.lanes_at.clone(),
             made_ms: now,
             expires_ms: now + SEED_LIFE_MAX,

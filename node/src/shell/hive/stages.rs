@@ -126,6 +126,10 @@ pub struct StageStats {
     pub passes: AtomicU64,
     /// Counter: time in passes, microseconds.
     pub busy_us: AtomicU64,
+    /// Counter: bytes of weights read in passes of few rows, and the time of these, microseconds.
+    pub read_bytes: AtomicU64,
+    /// See `read_bytes`.
+    pub read_us: AtomicU64,
     /// Gauge: bytes of KV cache in use.
     pub kv_bytes: AtomicU64,
 }
@@ -524,7 +528,11 @@ impl Host {
         self.stats.passes.fetch_add(1, Ordering::Relaxed);
         self.stats.rows.fetch_add(u64::from(rows), Ordering::Relaxed);
         self.stats.busy_us.fetch_add(took.as_micros() as u64, Ordering::Relaxed);
-        if rows > FEW {
+        if rows <= FEW {
+            let bytes = self.parts[part].lent.model.summary().bytes_per_token;
+            self.stats.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.stats.read_us.fetch_add(took.as_micros() as u64, Ordering::Relaxed);
+        } else {
             let each = took.as_secs_f64() / f64::from(rows);
             let row_time = &mut self.parts[part].row_time;
             *row_time = if *row_time == 0.0 { each } else { *row_time + 0.3 * (each - *row_time) };

@@ -26,6 +26,11 @@ pub fn invite(flags: &Flags, settings: &Settings) -> Result<ExitCode> {
     if flags.list {
         return all(flags, &admission, now);
     }
+    if flags.leave {
+        admission.leave()?;
+        eprintln!("this node is of the public network from its next start on");
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Some(id) = &flags.withdraw {
         return withdraw(&admission, id);
     }
