@@ -126,6 +126,7 @@ impl Client {
     }
 
     /// All events of a streamed answer whose head was read.
+    #[allow(dead_code, reason = "the tests of hives use it")]
     pub fn events(self) -> Vec<String> {
         let headers = BTreeMap::new();
         Stream { client: self, headers, buffer: String::new() }.rest()

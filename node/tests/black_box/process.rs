@@ -135,6 +135,7 @@ impl Lines {
     }
 
     /// Waits until nobody holds the other end any more.
+    #[allow(dead_code, reason = "the tests of hives use it")]
     #[track_caller]
     pub fn wait_for_end(&mut self) {
         let end = Instant::now() + DEADLINE;

@@ -60,8 +60,8 @@ fn a_private_hive_lets_in_who_was_invited_and_nobody_else() {
     let refused = Hive::requester_ends(path, &line, &flags);
     assert!(refused.contains("invitation"), "{refused}");
     // Who has no invitation finds nobody.
-    let mut stranger = Hive::requester(path, &founder.address, 1, &flags);
-    let answer = stranger.bound().get("/ready");
+    let stranger = Hive::requester(path, &founder.address, 1, &flags);
+    let answer = stranger.bound.get("/ready");
     assert_eq!(answer.status, 503, "{answer:?}");
     let peers = api.get("/v1/hive").json()["hive"]["peers"].as_array().unwrap().len();
     assert_eq!(peers, 1, "only the guest is connected");

@@ -20,6 +20,10 @@ pub struct Member {
     out: Lines,
     /// Where it can be joined.
     pub address: String,
+    /// Where its API will be, ready or not.
+    pub bound: Api,
+    /// Its node id.
+    pub id: String,
     pub home: TempDir,
 }
 
@@ -41,34 +45,20 @@ impl Member {
         let mut child = command.args(flags).spawn().unwrap();
         let mut log = Lines::new(child.stderr.take().unwrap());
         let out = Lines::new(child.stdout.take().unwrap());
+        let bound = log.wait_for("bound; ");
+        let bound = bound.split("address=").nth(1).unwrap().split(' ').next().unwrap();
+        let bound = Api(bound.parse().unwrap());
+        let id = log.wait_for("local_peer_id=");
+        let id = id.split("local_peer_id=").nth(1).unwrap().trim().to_owned();
         let line = log.wait_for("listening for peers address=/ip4/127.0.0.1/udp/");
         let address = line.split("address=").nth(1).unwrap().trim().to_owned();
-        Self { child, log, out, address, home }
+        Self { child, log, out, address, bound, id, home }
     }
 
     /// Waits until it is ready; where its API is.
     pub fn ready(&mut self) -> Api {
         let line = self.out.wait_for("listening on http://");
         Api(line.rsplit("http://").next().unwrap().parse().unwrap())
-    }
-
-    /// Where its API will be, ready or not.
-    pub fn bound(&mut self) -> Api {
-        let line = self.log.wait_for("bound; the model is being loaded");
-        let at = line.split("address=").nth(1).unwrap().split(' ').next().unwrap();
-        Api(at.parse().unwrap())
-    }
-
-    /// Kills it the hard way, and gives its home back.
-    pub fn kill(mut self) -> TempDir {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        std::mem::replace(&mut self.home, TempDir::new().unwrap())
-    }
-
-    /// Its process.
-    pub fn id(&self) -> u32 {
-        self.child.id()
     }
 }
 

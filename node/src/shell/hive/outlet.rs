@@ -67,6 +67,16 @@ impl Outlet {
 }
 
 impl Frames {
+    /// Hands all that is put into the outlet to `take`, until it is gone.
+    pub async fn each(mut self, take: impl Fn(Say, Bytes) + Send) {
+        while let Some((line, body)) = self.frames.recv().await {
+            self.waiting.fetch_sub(body.len(), Ordering::Relaxed);
+            if let Some(say) = line.say {
+                take(say, body);
+            }
+        }
+    }
+
     /// Sends all that is put into the outlet, until it is gone.
     ///
     /// # Errors

@@ -195,6 +195,15 @@ pub fn connect(
     let (outlet, frames) = Outlet::new();
     let node = hop.node();
     let own = dialler.clone();
+    if node == dialler.lanes.id() {
+        // The next stage is this node, too.
+        let next = (session.0, hop.leg);
+        dialler.lanes.spawn(frames.each(move |say, body| {
+            let order = Order::Said { session: next, from: node, say, body, permit: None };
+            let _ = orders.send(order);
+        }));
+        return outlet;
+    }
     dialler.lanes.spawn(async move {
         if let Err(why) = feed(own, session, hop, frames).await {
             let _ = orders.send(Order::Broken { session, node, why: why.to_string() });
