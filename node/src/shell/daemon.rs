@@ -135,6 +135,9 @@ async fn run(
         tracing::info!(%address, model = %model.display(), "bound; the model is being loaded");
     }
     let port = format!("{}\n", address.port());
+    if files.models.is_empty() {
+        tracing::info!(%address, "bound; there is no model of this node's own");
+    }
     let _port_file = flags.port_file.as_deref().map(|path| Told::write(path, &port)).transpose()?;
 
     let line = Line::new(settings.queue, settings.parallel * files.models.len());

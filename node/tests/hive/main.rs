@@ -4,6 +4,7 @@
 //! Nothing sleeps: what is waited for is an event, with a deadline.
 
 mod answers;
+#[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../black_box/client.rs"]
 mod client;
 mod crowd;
@@ -11,7 +12,9 @@ mod joining;
 mod local;
 mod losses;
 mod nest;
+#[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../black_box/process.rs"]
 mod process;
+#[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../../src/shell/toy.rs"]
 mod toy;

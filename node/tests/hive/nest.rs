@@ -108,7 +108,8 @@ pub fn greedy(prompt: &str, tokens: usize) -> Value {
 #[derive(Debug)]
 pub struct Hive {
     pub api: Api,
-    pub requester: Member,
+    /// Lives as long as the hive.
+    _requester: Member,
     pub workers: Vec<Member>,
 }
 
@@ -132,7 +133,7 @@ impl Hive {
         }
         let mut requester = Self::requester(model, &workers[0].address, count, flags);
         let api = requester.ready();
-        Self { api, requester, workers }
+        Self { api, _requester: requester, workers }
     }
 
     /// A node that splits the model over `stages` others and knows the one at `seed`.

@@ -262,6 +262,8 @@ pub struct Passage {
     sent: VecDeque<Sent>,
     kept: Kept,
     pace: Pace,
+    /// Where rows begin: what is before, the stages had.
+    begun: u32,
     last_step: u64,
     last_nonce: u64,
     /// No question is asked before: after all answered, and somebody is at work.
@@ -297,6 +299,7 @@ impl Passage {
             state: State::Opening { since: Millis(0) },
             sent: VecDeque::new(),
             pace: Pace::default(),
+            begun: 0,
             last_step: 0,
             last_nonce: 0,
             patience: Millis(0),
@@ -470,6 +473,7 @@ impl Passage {
         let begun = active().map(|replica| replica.has).min().unwrap_or(0);
         let rows_max = active().map(|replica| replica.rows_max).min().unwrap_or(1);
         self.kept = Kept::new(self.plan.row_bytes, self.plan.kept_bytes, begun);
+        self.begun = begun;
         self.state = State::Running;
         let mut effects = vec![Effect::Ready { begun, rows_max }];
         for i in 0..self.stages.len() {
@@ -481,8 +485,15 @@ impl Passage {
         effects
     }
 
-    /// Has a spare fed along.
+    /// Has a spare fed along. One that lacks what the others had kept of the beginning cannot be, for
+    /// nobody has sent that now.
     fn attach_spare(&mut self, i: usize, n: usize) -> Vec<Effect> {
+        let begun = self.begun;
+        let stage = &mut self.stages[i];
+        let replica = &mut stage.nodes[n];
+        if n != stage.active && replica.state == Standing::Open && replica.has < begun {
+            replica.state = Standing::Gone;
+        }
         let stage = &self.stages[i];
         let replica = &stage.nodes[n];
         let spare = self.plan.replication == Replication::Spare;
@@ -491,10 +502,11 @@ impl Passage {
         }
         self.last_nonce += 1;
         let nonce = self.last_nonce;
-        let (hop, from) = (replica.hop.clone(), replica.has);
         let before = &self.stages[i - 1];
-        let to = &before.nodes[before.active].hop;
-        vec![tell(to, attach(hop, Role::Spare, from, nonce), Bytes::new())]
+        let before = &before.nodes[before.active];
+        // What that one has it was not sent; if it is sent again, so it will be to the spare.
+        let (hop, from) = (replica.hop.clone(), replica.has.max(before.has));
+        vec![tell(&before.hop, attach(hop, Role::Spare, from, nonce), Bytes::new())]
     }
 
     fn deliver(&mut self, now: Millis, rows: Rows, body: Bytes) -> Vec<Effect> {

@@ -20,6 +20,8 @@ use super::{Engine, hand_out};
 
 /// Pieces of one prompt that are on their way at a time: as many as keep a few stages busy.
 const FLIGHTS_MAX: usize = 4;
+/// When a sequence that lost its way tries again: each time in a row twice as long.
+const RETRY_MIN: Duration = Duration::from_millis(20);
 /// How long a sequence may get nowhere before whoever asked is told why.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -157,7 +159,9 @@ impl Engine<'_> {
         let now = Instant::now();
         self.park(i);
         let running = &mut self.running[i];
-        running.trip = Trip::Wanted(now + setback.retry);
+        running.tries += 1;
+        let backed_off = RETRY_MIN * 2u32.saturating_pow(running.tries.min(6) - 1);
+        running.trip = Trip::Wanted(now + setback.retry.max(backed_off));
         let stuck = running.stuck.get_or_insert(now);
         if stuck.elapsed() > PATIENCE {
             running.given_up = Some(setback.text);
@@ -251,6 +255,7 @@ impl Engine<'_> {
         let prompt_rows = if answering { 0 } else { flight.count };
         self.note_time(flight.count, prompt_rows, seconds);
         self.running[i].stuck = None;
+        self.running[i].tries = 0;
         self.running[i].settle(flight.count, &self.serving.stats);
         self.remember_full(i);
         self.tell_keys(i);

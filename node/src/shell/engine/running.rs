@@ -41,6 +41,8 @@ pub struct Running<'a> {
     pub full: usize,
     /// Since when it gets nowhere.
     pub stuck: Option<Instant>,
+    /// How often it lost its way since it last got somewhere.
+    pub tries: u32,
     /// Why there will be no answer.
     pub given_up: Option<String>,
     /// Positions that it may grow to.
@@ -107,6 +109,7 @@ impl<'a> Running<'a> {
             keys: PageKeys::default(),
             full: 0,
             stuck: None,
+            tries: 0,
             given_up: None,
             positions,
             start: Instant::now(),

@@ -83,6 +83,8 @@ struct World {
     dropped: Vec<NodeId>,
     /// Rows that workers computed.
     computed: u64,
+    /// Rows that nodes have kept of the sequence's beginning.
+    begun: BTreeMap<NodeId, u32>,
 }
 
 const REQUESTER: u8 = 100;
@@ -125,9 +127,23 @@ impl World {
             failed: None,
             dropped: vec![],
             computed: 0,
+            begun: BTreeMap::new(),
         };
         world.input(Input::Begin);
         world
+    }
+
+    /// Node `n` has kept the first `count` rows of the sequence.
+    fn keeps(&mut self, n: u8, count: u32) {
+        let worker = self.workers.get_mut(&node(n)).unwrap();
+        let rows: Vec<u8> = (0..count).flat_map(|p| row(p, 0)).collect();
+        let before = truth(worker.stage, &rows);
+        let mut last = [0; ROW];
+        for row in before.chunks(ROW) {
+            last = compute(worker.stage, last, row);
+            worker.held.push(last);
+        }
+        self.begun.insert(node(n), count);
     }
 
     fn at(&mut self, time: u64, event: Event) {
@@ -190,12 +206,12 @@ impl World {
                     from: open.from.iter().map(|n| NodeId::from_slice(n).unwrap()).collect(),
                     next: open.next,
                     positions: open.positions,
-                    begun: 0,
+                    begun: self.begun.get(&to).copied().unwrap_or(0),
                     row_bytes: ROW,
                     kept_bytes: 1 << 20,
                 };
+                let opened = Say::Opened(Opened { rows_max: 64, begun: plan.begun });
                 worker.seat = Some(Seat::new(plan));
-                let opened = Say::Opened(Opened { rows_max: 64, begun: 0 });
                 return self.reply(to, opened, Bytes::new());
             }
             Say::Rows(rows) => seat::Input::Rows { from, rows, body },
@@ -367,6 +383,30 @@ fn without_a_spare_the_stage_is_named() {
         panic!("{:?}", world.failed)
     };
     assert_eq!((*lost, why.as_str()), (node(1), "is silent: no answer within 500 ms"));
+}
+
+#[test]
+fn what_stages_kept_is_not_sent_and_spares_that_lack_it_do_without() {
+    for (kept, spare, victim) in [(32, 0, 1), (32, 32, 1), (32, 64, 1), (64, 32, 0)] {
+        let mut world = World::new(&[&[0, 10], &[1, 11]], Replication::Spare);
+        for (n, count) in [(0, kept), (1, 32), (10, spare), (11, spare)] {
+            world.keeps(n, count);
+        }
+        world.until(|world| world.ready.is_some());
+        assert_eq!(world.ready, Some(32));
+        let mut rows: Vec<u8> = Vec::new();
+        for n in 0..80u32 {
+            if n == 50 {
+                world.kill(victim);
+            }
+            world.send(32 + n, &row(32 + n, 0), Wanted::Each);
+            world.until(|world| world.delivered.len() == n as usize + 1);
+            rows.extend(world.delivered.get(n as usize).map_or(&[][..], |(_, _, row)| row));
+        }
+        let whole = expected(2, 32 + 80);
+        assert!(whole[32 * ROW..].starts_with(&rows), "{kept} {spare}");
+        assert_eq!(world.failed.is_some(), spare < 32, "{kept} {spare}: {:?}", world.failed);
+    }
 }
 
 #[test]
