@@ -10,6 +10,9 @@ use crate::client::{Stream, text_of};
 use crate::nest::{Api, Hive, Member, greedy, smollm2, text};
 
 const TOKENS: usize = 80;
+/// How long an answer may stand still: two seconds, and longer where the node is not optimised and other
+/// tests compute beside it.
+const RECOVERY_MAX: Duration = Duration::from_secs(if cfg!(debug_assertions) { 8 } else { 2 });
 
 /// Streams an answer; `trouble` comes after token 20. The text, and the longest wait after that.
 fn streamed(api: Api, prompt: &str, trouble: impl FnOnce()) -> (String, Duration) {
@@ -50,7 +53,7 @@ fn a_stage_killed_after_token_20_changes_nothing_and_its_spare_goes_on_at_once()
     let (found, longest) = streamed(hive.api, &prompt, || drop(victim));
     assert_eq!(found, expected);
     eprintln!("recovery with a warm spare took {longest:?}");
-    assert!(longest < Duration::from_secs(2), "{longest:?}");
+    assert!(longest < RECOVERY_MAX, "{longest:?}");
     // The node goes on answering, now over those that are left.
     assert_eq!(hive.api.continued(&prompt, TOKENS), expected);
 }
@@ -124,5 +127,5 @@ fn a_stage_that_is_cut_off_silently_is_replaced() {
     let (found, longest) = streamed(api, &prompt, || nodes[1].proxy.cut());
     assert_eq!(found, expected);
     eprintln!("recovery from a cut took {longest:?}");
-    assert!(longest < Duration::from_secs(3), "{longest:?}");
+    assert!(longest < RECOVERY_MAX, "{longest:?}");
 }
