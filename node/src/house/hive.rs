@@ -34,6 +34,9 @@ const REST_MAX: u64 = 600_000;
 const REFUSED_FOR: u64 = 20_000;
 /// How often it is looked for a better route, milliseconds.
 const IMPROVE_EVERY: u64 = 30_000;
+/// How soon it is looked for spares when somebody new could be one, milliseconds: newcomers come in
+/// flocks.
+const SPARES_SOON: u64 = 1_000;
 /// How often it is looked for any route while there is none, milliseconds.
 const RETRY_EVERY: u64 = 1_000;
 /// By how much another route must be faster to be worth the change, in percent.
@@ -185,6 +188,14 @@ struct Model {
     look: Millis,
 }
 
+impl Model {
+    /// Whether a stage of the route that is used has nobody to stand by for it, though it should.
+    fn lacks_spares(&self) -> bool {
+        let lone = |plan: &Plan| plan.stages.iter().any(|stage| stage.spares.is_empty());
+        self.want.wish.spares > 0 && self.next.is_none() && self.used.as_ref().is_some_and(lone)
+    }
+}
+
 #[derive(Debug)]
 struct Preparing {
     plan: Plan,
@@ -329,6 +340,9 @@ impl Hive {
     }
 
     fn look_soon(&mut self, now: Millis) {
+        for model in self.models.values_mut().filter(|model| model.lacks_spares()) {
+            model.look = model.look.min(now.plus(SPARES_SOON));
+        }
         for model in self.models.values_mut().filter(|m| m.used.is_none() && m.next.is_none()) {
             model.look = now;
         }
@@ -583,3 +597,6 @@ fn without(plan: &mut Plan, node: NodeId) -> bool {
     }
     true
 }
+
+#[cfg(test)]
+mod tests;
