@@ -107,7 +107,14 @@ impl World {
     fn all_ready(&mut self) {
         for (node, halves) in self.asked() {
             let manifest = manifest().id();
-            self.happens(Input::Prepared { node, manifest, halves, done: 1, whole: 1, ready: true });
+            self.happens(Input::Prepared {
+                node,
+                manifest,
+                halves,
+                done: 1,
+                whole: 1,
+                ready: true,
+            });
         }
     }
 
