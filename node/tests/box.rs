@@ -298,7 +298,7 @@ impl World {
             Event::Retry(id) => self.open(id),
             Event::Tick(id, number) => self.input(id, number, PassageInput::Tick),
             Event::ToNode { from, to, life, session, say, body } => {
-                self.to_node(from, to, life, session, say, body);
+                self.arrives(from, to, life, session, say, body);
             }
             Event::ToRequester { from, number, leg, say, body } => {
                 let node = self.nodes[from].key.id();
@@ -478,7 +478,7 @@ impl World {
         5 + (to as u64 * 7) % 25
     }
 
-    fn to_node(
+    fn arrives(
         &mut self,
         from: Option<NodeId>,
         to: usize,
