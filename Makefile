@@ -11,7 +11,7 @@ BENCH_FLAGS ?=
 DEFAULT_MODEL := $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf
 
 .DEFAULT_GOAL := help
-.PHONY: help tools demo test lint soak bench bench-quick bench-serving build models
+.PHONY: help tools demo test lint soak bench bench-quick bench-serving bench-hive build models
 
 help: ## This list
 	@echo 'make TARGET, where TARGET is one of:'
@@ -21,7 +21,7 @@ tools:
 	@command -v $(CARGO) >/dev/null || { echo "make: cargo is missing; install Rust from https://rustup.rs" >&2; exit 1; }
 	@command -v $(PYTHON) >/dev/null || { echo "make: python3 is missing (Debian: apt install python3 python3-pip)" >&2; exit 1; }
 
-demo: tools ## Fetch the default model, start a node, ask it something, stream the answer
+demo: tools ## Fetch the default model, ask one node, then a hive of four that loses a node amid its answer
 	@scripts/fetch-models.sh $(MODELS)
 	$(CARGO) build --release --package node
 	@$(PYTHON) scripts/demo.py --binary target/release/cadencia --model $(DEFAULT_MODEL) $(if $(PROMPT),--prompt '$(subst ','\'',$(PROMPT))')
@@ -44,6 +44,9 @@ bench-quick: tools build ## The same on the default model alone, few rounds
 
 bench-serving: tools build ## Many users: against one, against llama-server, prefixes, guessing, load (30 min)
 	$(PYTHON) benches/serving.py --model $(DEFAULT_MODEL) $(BENCH_FLAGS)
+
+bench-hive: tools build ## A split model: against one node, by stages and by delay (10 min)
+	$(PYTHON) benches/hive.py --model $(DEFAULT_MODEL) $(BENCH_FLAGS)
 
 build: tools ## The node, in release
 	$(CARGO) build --release --package node
