@@ -22,3 +22,22 @@ def stop(process, within_s):
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def children(parent):
+    """Ids of the processes that `parent` started."""
+    if os.path.isdir("/proc/self"):
+        found = []
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as stat:
+                    # The program's name, in brackets, may hold anything.
+                    if int(stat.read().rpartition(")")[2].split()[1]) == parent:
+                        found.append(int(name))
+            except OSError:
+                # It has ended meanwhile.
+                continue
+        return found
+    listed = subprocess.run(["ps", "-axo", "pid=,ppid="], capture_output=True, text=True, check=True)
+    pairs = (line.split() for line in listed.stdout.splitlines())
+    return [int(pid) for pid, of in pairs if int(of) == parent]

@@ -200,8 +200,7 @@ def answer_of(node, arguments, amid=None):
 
 def kill_one(hive):
     """Kills the last of the hive's nodes, which computes layers for the first."""
-    listed = subprocess.run(["pgrep", "-P", str(hive.process.pid)], capture_output=True, text=True)
-    children = sorted(int(line) for line in listed.stdout.split())
+    children = sorted(child.children(hive.process.pid))
     if len(children) < NODES:
         raise Trouble(f"{len(children)} of {NODES} nodes run; the hive said:\n{hive.said()}")
     # The first that was started is the one with the API, or the one that the others joined by.

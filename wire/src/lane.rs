@@ -283,6 +283,30 @@ pub struct Refused {
     pub retry_ms: u32,
 }
 
+/// Bytes of a text for people.
+const TEXT_MAX: usize = 512;
+
+/// `text` as others take it: without control characters, and no longer than a text may be.
+fn plain(text: &str) -> String {
+    let mut plain: String = text.chars().filter(|c| !c.is_control()).collect();
+    plain.truncate(plain.floor_char_boundary(TEXT_MAX));
+    plain
+}
+
+impl Refused {
+    /// A refusal; of its text, as much is told as may be.
+    pub fn new(reason: Reason, text: impl AsRef<str>, retry_ms: u32) -> Self {
+        Self { reason: reason as i32, text: plain(text.as_ref()), retry_ms }
+    }
+}
+
+impl Lost {
+    /// That `node` is gone; of how that was noticed, as much is told as may be.
+    pub fn new(node: NodeId, text: impl AsRef<str>) -> Self {
+        Self { node: node.0.to_vec(), text: plain(text.as_ref()) }
+    }
+}
+
 /// Why something cannot be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
@@ -514,11 +538,11 @@ impl Word for Line {
             Say::Refused(refused) => {
                 let known = Reason::try_from(refused.reason).is_ok();
                 range::<Self>("reason", known, || refused.reason.to_string())?;
-                text::<Self>("text", &refused.text, 512)
+                text::<Self>("text", &refused.text, TEXT_MAX)
             }
             Say::Lost(lost) => {
                 exactly::<Self>("node", &lost.node, 32)?;
-                text::<Self>("text", &lost.text, 512)
+                text::<Self>("text", &lost.text, TEXT_MAX)
             }
             Say::Prepare(prepare) => {
                 exactly::<Self>("manifest", &prepare.manifest, 32)?;

@@ -209,6 +209,17 @@ fn names_of_nodes_are_those_of_libp2p() {
 }
 
 #[test]
+fn whatever_a_refusal_tells_can_be_read() {
+    for text in ["\u{1b}[2J gone\n".into(), "\u{e9}".repeat(600), "\u{1f980}".repeat(129)] {
+        let refused = lane::Refused::new(lane::Reason::Full, &text, 0);
+        let lost = lane::Lost::new(key(1).id(), &text);
+        for line in [Line::from(Say::Refused(refused)), Say::Lost(lost).into()] {
+            assert_eq!(decode(&encode(&line)), Ok(line));
+        }
+    }
+}
+
+#[test]
 fn half_blocks_are_named_by_layers() {
     let named = |start, end| Halves::new(start, end).to_string();
     assert_eq!([named(2, 60), named(2, 59), named(3, 60)], ["1-29", "1-29a", "1f-29"]);

@@ -127,9 +127,7 @@ impl<'a> Engine<'a> {
     /// Lets go of all sequences.
     pub fn dismiss(&mut self) {
         for running in self.running.drain(..) {
-            if let Some(far) = &self.far {
-                far.close(&running);
-            }
+            far::close(self.far.as_ref(), &running);
         }
     }
 
@@ -173,9 +171,7 @@ impl<'a> Engine<'a> {
         let outcome = heard.and_then(|()| self.advance());
         if let Err(error) = &outcome {
             for running in self.running.drain(..) {
-                if let Some(far) = &self.far {
-                    far.close(&running);
-                }
+                far::close(self.far.as_ref(), &running);
                 running.asker.tell(Event::Failed(error.to_string()));
             }
         }
@@ -205,9 +201,7 @@ impl<'a> Engine<'a> {
             std::mem::take(&mut self.running).into_iter().partition(|r| r.asker.is_halted());
         self.running = stay;
         for running in gone {
-            if let Some(far) = &self.far {
-                far.close(&running);
-            }
+            far::close(self.far.as_ref(), &running);
             self.remember(&running);
             let outcome = running.outcome();
             running.asker.tell(Event::Done(outcome));
@@ -450,9 +444,7 @@ impl<'a> Engine<'a> {
         self.running = on;
         let mut ended = Vec::with_capacity(done.len());
         for mut running in done {
-            if let Some(far) = &self.far {
-                far.close(&running);
-            }
+            far::close(self.far.as_ref(), &running);
             self.remember(&running);
             let event = match (running.given_up.take(), running.broken()) {
                 (Some(why), _) => Event::Unreachable(why),

@@ -37,8 +37,7 @@ use super::settings::Settings;
 use super::speaker::unix_now_ms;
 use super::swarm::{self, DhtRole, Swarm};
 use super::weights;
-use crate::house::fitness::Rates;
-use crate::house::fitness::Resource;
+use crate::house::fitness::{Rates, Resource};
 use crate::house::hive::Want;
 use crate::house::lane::Replication;
 use crate::house::place::{Me, Wish};
@@ -83,13 +82,10 @@ impl HiveNode {
             tracing::info!(hive = %admission.network(), "of a private hive");
         }
         let listen = address(settings.listen.as_deref().unwrap_or(LISTEN_DEFAULT), "--listen")?;
-        let lanes_at = match settings.lanes.as_deref() {
-            Some(text) => address(text, "--lanes")?,
-            None => SocketAddr::new(listen.ip(), listen.port().checked_add(1).unwrap_or(0)),
-        };
-        let lanes_at = match listen.port() {
-            0 if settings.lanes.is_none() => SocketAddr::new(listen.ip(), 0),
-            _ => lanes_at,
+        let lanes_at = match (settings.lanes.as_deref(), listen.port()) {
+            (Some(text), _) => address(text, "--lanes")?,
+            (None, 0) => SocketAddr::new(listen.ip(), 0),
+            (None, port) => SocketAddr::new(listen.ip(), port.checked_add(1).unwrap_or(0)),
         };
         let (swarm, events) = start_swarm(settings, &key, listen, &admission)?;
         let (lanes, mut incoming) = start_lanes(&key, lanes_at, &admission)?;

@@ -44,7 +44,7 @@ use wire::NodeId;
 pub use self::door::HANDSHAKES_MAX;
 pub use self::error::{Goodbye, LinkError, Lost, Objection, PipeError, StartError};
 pub use self::hello::{HELLO_WAIT, Hello, Judge};
-pub use self::identity::{node_of_key, node_of_peer};
+pub use self::identity::node_of_key;
 pub use self::link::Link;
 pub use self::pipe::{Frame, Pipe, PipeLimits, Receiver, Sender};
 pub use self::tls::TlsError;

@@ -283,8 +283,7 @@ impl Seat {
             // It had been replaced before its pipe broke.
             return Vec::new();
         }
-        let text = text.chars().filter(|c| !c.is_control()).take(200).collect();
-        let lost = Lost { node: node.0.to_vec(), text };
+        let lost = Lost::new(node, text);
         vec![Effect::Tell { say: Say::Lost(lost), body: Bytes::new() }]
     }
 
@@ -328,7 +327,7 @@ fn wanted(rows: &Rows, body: Bytes) -> Bytes {
 }
 
 fn refusal(reason: Reason, text: String) -> Say {
-    Say::Refused(Refused { reason: reason as i32, text, retry_ms: 0 })
+    Say::Refused(Refused::new(reason, text, 0))
 }
 
 fn refuse(reason: Reason, text: String) -> Vec<Effect> {

@@ -79,7 +79,6 @@ impl Refusal {
             Self::Empty | Self::Signature(_) => (Reason::Broken, 0),
             _ => (Reason::NotAllowed, 0),
         };
-        let text = self.to_string().chars().filter(|c| !c.is_control()).take(400).collect();
-        Refused { reason: reason as i32, text, retry_ms }
+        Refused::new(reason, self.to_string(), retry_ms)
     }
 }

@@ -105,6 +105,13 @@ impl Far {
     }
 }
 
+/// A sequence is not wanted any more by an engine that may have a road.
+pub fn close(far: Option<&Far>, running: &Running) {
+    if let Some(far) = far {
+        far.close(running);
+    }
+}
+
 impl Engine<'_> {
     /// Takes what has come, and lets sequences pick from what came back.
     pub(super) fn hear(&mut self) -> Result<(), StepError> {

@@ -338,10 +338,7 @@ async fn tell(mut progress: watch::Receiver<Progress>, mut pipe: Pipe) {
             Progress::Ready => {
                 (Say::Prepared(Prepared { done: 1, whole: 1, ready: true, eta_s: 0 }), true)
             }
-            Progress::Refused(reason, text) => {
-                let text = text.chars().filter(|c| !c.is_control()).take(400).collect();
-                (Say::Refused(Refused { reason: reason as i32, text, retry_ms: 0 }), true)
-            }
+            Progress::Refused(reason, text) => (Say::Refused(Refused::new(reason, text, 0)), true),
         };
         if pipe.send(&wire::encode(&Line::from(say)), [Bytes::new()]).await.is_err() {
             return;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use compute::numeric::rows::row_bytes;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -21,7 +22,7 @@ use wire::{
 use super::desk::Lender;
 use super::post::{self, Dialler, Post};
 use super::road::{HiveRoad, Report, Route};
-use super::stages::{StageStats, row_bytes};
+use super::stages::StageStats;
 use crate::house::hive::{Effect, Hive, Input, Stand, Want};
 use crate::house::lane::{PassageError, Replication};
 use crate::house::place::{NoRoute, Plan};

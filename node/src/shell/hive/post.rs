@@ -176,8 +176,7 @@ pub fn read(frame: &Frame) -> Result<Say, Malformed> {
 
 /// Says why not, and ends the pipe.
 pub async fn refuse(mut pipe: Pipe, reason: Reason, text: String) {
-    let text = text.chars().filter(|c| !c.is_control()).take(400).collect();
-    let say = Say::Refused(Refused { reason: reason as i32, text, retry_ms: 0 });
+    let say = Say::Refused(Refused::new(reason, text, 0));
     // Who is gone needs no reason.
     let _ = pipe.send(&wire::encode(&Line::from(say)), [Bytes::new()]).await;
     let (sender, _receiver) = pipe.split();

@@ -19,7 +19,7 @@ use compute::engine::{
     Beginning, Model, PAGE, Page, Pages, Stage, StageFeed, StepError, pass_rows,
 };
 use compute::numeric::block::BlockVec;
-use compute::numeric::rows::{rows_from_bytes, rows_to_bytes};
+use compute::numeric::rows::{row_bytes, rows_from_bytes, rows_to_bytes};
 use tokio::sync::OwnedSemaphorePermit;
 use wire::lane::{Hop, Keep, Open, Opened, PAGE_KEY, Reason, Refused, Rows, Say};
 use wire::{Halves, ManifestId, NodeId};
@@ -301,15 +301,15 @@ impl Host {
         let session: Session = (name, open.leg);
         let (manifest, halves) = (open.manifest(), open.halves());
         if self.places.contains_key(&session) {
-            return Err(refusal(Reason::Broken, "a sequence of this name is here".into(), 0));
+            return Err(Refused::new(Reason::Broken, "a sequence of this name is here", 0));
         }
         if self.places.len() >= SEATS_MAX {
             let text = format!("all {SEATS_MAX} seats are taken");
-            return Err(refusal(Reason::Full, text, RETRY_MS));
+            return Err(Refused::new(Reason::Full, text, RETRY_MS));
         }
         let Some(part) = self.part(manifest, halves) else {
             let text = format!("layers {halves} of this model are not in memory here");
-            return Err(refusal(Reason::NotHeld, text, 0));
+            return Err(Refused::new(Reason::NotHeld, text, 0));
         };
         // One more for a page that is shared and must be copied, and one that is not full.
         let reserved = (open.positions as usize).div_ceil(PAGE) + 2;
@@ -317,7 +317,7 @@ impl Host {
         if part.reserved + reserved > max {
             let free = max.saturating_sub(part.reserved) * PAGE;
             let text = format!("{} positions are wanted and {free} are free", open.positions);
-            return Err(refusal(Reason::Full, text, RETRY_MS));
+            return Err(Refused::new(Reason::Full, text, RETRY_MS));
         }
         let pages = part.find(&open.beginning);
         let begun = pages.len() * PAGE;
@@ -325,7 +325,7 @@ impl Host {
         let lent = part.lent.clone();
         let context = open.positions as usize;
         let stage = lent.model.stage_in(halves.range(), &lent.pages, context, beginning);
-        let broken = |error: StepError| refusal(Reason::Broken, error.to_string(), 0);
+        let broken = |error: StepError| Refused::new(Reason::Broken, error.to_string(), 0);
         let stage = stage.map_err(broken)?;
         part.reserved += reserved;
         part.lent.seats.fetch_add(1, Ordering::Relaxed);
@@ -434,7 +434,7 @@ impl Host {
 
     fn refuse(&mut self, session: Session, reason: Reason, text: String) {
         if let Some(place) = self.places.get(&session) {
-            let say = Say::Refused(refusal(reason, text, 0));
+            let say = Say::Refused(Refused::new(reason, text, 0));
             let _ = place.answers.send(say, Bytes::new());
         }
         self.leave(session);
@@ -576,14 +576,4 @@ impl Part {
             each => ((FRAME_TIME / each) as u32).clamp(ROWS_MIN, ROWS_MAX),
         }
     }
-}
-
-/// Bytes of a residual row as it travels.
-pub fn row_bytes(width: usize) -> usize {
-    2 * width + width / compute::numeric::block::GROUP
-}
-
-fn refusal(reason: Reason, text: String, retry_ms: u32) -> Refused {
-    let text = text.chars().filter(|c| !c.is_control()).take(400).collect();
-    Refused { reason: reason as i32, text, retry_ms }
 }

@@ -42,7 +42,7 @@ impl Server {
     pub async fn serve(&self, peer: NodeId, want: Want, mut pipe: Pipe) {
         let Some(_place) = Place::take(self, peer) else {
             let text = format!("{PIPES_MAX} pipes are served at a time");
-            let full = Refused { reason: Reason::Full as i32, text, retry_ms: RETRY_MS };
+            let full = Refused::new(Reason::Full, text, RETRY_MS);
             // Whoever is gone need not be told.
             let _ = pipe.send(&wire::encode(&Line::from(Say::Refused(full))), []).await;
             return;
@@ -110,7 +110,7 @@ fn find(store: &Store, id: ManifestId, piece: Piece) -> Option<(Bytes, Vec<u8>)>
 }
 
 fn refused(reason: Reason, text: String) -> Say {
-    Say::Refused(Refused { reason: reason as i32, text, retry_ms: 0 })
+    Say::Refused(Refused::new(reason, text, 0))
 }
 
 /// A pipe's place among those that are served.
