@@ -7,12 +7,20 @@
 //! **Invariant:** there are as many threads as were asked for, the caller included; between steps
 //! they spin for a moment, then sleep.
 
+#[cfg(target_os = "linux")]
+mod spread;
+#[cfg(not(target_os = "linux"))]
+#[path = "pool/spread_nowhere.rs"]
+mod spread;
+
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use spread::Spread;
 
 /// How long a thread spins for the next step before it sleeps: the time between two tokens.
 const SPIN_MAX: Duration = Duration::from_micros(60);
@@ -37,6 +45,7 @@ struct Shared {
     finished: AtomicUsize,
     meeting: Meeting,
     panicked: AtomicBool,
+    spread: Spread,
 }
 
 /// A barrier and the counter that work is claimed from.
@@ -170,6 +179,7 @@ impl Pool {
                 bell: Condvar::new(),
             },
             panicked: AtomicBool::new(false),
+            spread: Spread::new(count),
         });
         let mut pool = Self { shared: shared.clone(), threads: vec![], turn: Mutex::new(()) };
         for id in 1..count {
@@ -202,6 +212,7 @@ impl Pool {
             )
         });
         if self.count() > 1 {
+            shared.spread.part();
             let mut slot = shared.job.lock().expect("no thread panics while it holds the job");
             *slot = Some(job);
             // Under the lock, or a thread could miss it between its last look and its sleep.
@@ -241,8 +252,9 @@ impl Drop for Pool {
 /// A thread's life: wait for a step, run it, report.
 fn work(shared: &Shared, id: usize) {
     let mut seen = 0;
+    shared.spread.enter(id);
     loop {
-        seen = wait(shared, seen);
+        seen = wait(shared, id, seen);
         if shared.stop.load(Ordering::Relaxed) {
             return;
         }
@@ -261,8 +273,8 @@ fn work(shared: &Shared, id: usize) {
     }
 }
 
-/// Waits for a step after `seen`, spinning first.
-fn wait(shared: &Shared, seen: usize) -> usize {
+/// Waits, as thread `id`, for a step after `seen`, spinning first.
+fn wait(shared: &Shared, id: usize, seen: usize) -> usize {
     let begun = Instant::now();
     let mut spins = 0u32;
     loop {
@@ -277,10 +289,13 @@ fn wait(shared: &Shared, seen: usize) -> usize {
             break;
         }
     }
+    shared.spread.sleep(id);
     let mut job = shared.job.lock().expect("no thread panics while it holds the job");
     loop {
         let step = shared.step.load(Ordering::Acquire);
         if step != seen {
+            drop(job);
+            shared.spread.wake(id);
             return step;
         }
         job = shared.wake.wait(job).expect("no thread panics while it holds the job");
