@@ -6,8 +6,8 @@
 //! three times as long. So whoever begins a step looks where the others slept, and sends those whose
 //! place is taken elsewhere before it wakes them.
 //!
-//! A thread is bound for that one waking only. Where the system does not allow it, or is not Linux,
-//! threads stay where they are: this changes speed, never results.
+//! A thread is bound until it next sleeps between two steps. Where the system does not allow it, or is
+//! not Linux, threads stay where they are: this changes speed, never results.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -47,21 +47,21 @@ impl Spread {
         *lock(&self.sleepers[id - 1].thread) = Some(gettid());
     }
 
-    /// Thread `id` is about to sleep.
+    /// Thread `id` is about to sleep, and may run wherever it usually may after that.
     pub(super) fn sleep(&self, id: usize) {
-        self.sleepers[id - 1].processor.store(sched_getcpu(), Ordering::Relaxed);
-    }
-
-    /// Thread `id` is awake, and may run wherever it usually may.
-    pub(super) fn wake(&self, id: usize) {
         let sleeper = &self.sleepers[id - 1];
-        sleeper.processor.store(NOWHERE, Ordering::Relaxed);
         if sleeper.bound.swap(false, Ordering::Relaxed)
             && let Some(usual) = lock(&sleeper.usual).take()
         {
             // What was allowed before is allowed again, or nothing can be done.
             sched_setaffinity(None, &usual).ok();
         }
+        sleeper.processor.store(sched_getcpu(), Ordering::Relaxed);
+    }
+
+    /// Thread `id` is awake.
+    pub(super) fn wake(&self, id: usize) {
+        self.sleepers[id - 1].processor.store(NOWHERE, Ordering::Relaxed);
     }
 
     /// Sends those who sleep where another of the pool runs or slept elsewhere. Called by the first
@@ -130,6 +130,8 @@ mod tests {
         });
         assert_eq!(bound.map(|bound| bound.count()), Some(usual.count() - 1));
         spread.wake(1);
+        assert_ne!(sched_getaffinity(None).unwrap(), usual);
+        spread.sleep(1);
         assert_eq!(sched_getaffinity(None).unwrap(), usual);
     }
 }
