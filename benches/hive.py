@@ -170,6 +170,12 @@ class Hive:
             flags += ["--join", seed]
         self.nodes.append(Node(arguments.binary, flags))
         self.api = self.nodes[-1].api()
+        connection = http.client.HTTPConnection(*self.api, timeout=ANSWER_WITHIN_S)
+        connection.request("GET", "/v1/hive")
+        found = json.loads(connection.getresponse().read())["hive"]["models"][0]["plan"]["stages"]
+        connection.close()
+        if len(found) != stages:
+            print(f"(of {stages} others the route takes {len(found)})", flush=True)
 
     def lanes(self, delay):
         if not delay:
