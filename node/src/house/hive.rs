@@ -63,7 +63,8 @@ impl Want {
         let caches = manifest.kv_bytes(manifest.all()).saturating_mul(positions);
         let weights = manifest.work(manifest.all()).memory + manifest.ends_work().memory;
         let all = weights.saturating_add(caches).saturating_add(OVERHEAD_BYTES);
-        wish.stages_min == 0 && all <= self.me.memory_bytes
+        let split = wish.stages_min.max(wish.cuts.stages_min()) > 0;
+        !split && all <= self.me.memory_bytes
     }
 }
 

@@ -19,6 +19,7 @@ mod pool;
 mod refusals;
 mod search;
 mod task;
+mod wish_cuts;
 
 use thiserror::Error;
 use wire::{Halves, Millis, NodeId, Offer};
@@ -27,7 +28,8 @@ pub use cost::{HOP_US, OVERHEAD_BYTES, Stock, Times};
 pub use plan::{Alone, Plan, SPARES_MAX, Stage};
 pub use pool::Sieved;
 pub use refusals::{Refusals, Until};
-pub use task::{Cuts, Task, Wish};
+pub use task::{Task, Wish};
+pub use wish_cuts::{Cuts, Marks, NoCuts};
 
 use case::{Case, Route};
 use search::{Grain, Search};
@@ -105,6 +107,16 @@ pub enum NoRoute {
         /// How much may be.
         max: u64,
     },
+    /// The model has no such half-block.
+    #[error(
+        "the model is to be cut before half-block {cut}, and it has {end}: 2 for each layer; ask for cuts below that"
+    )]
+    NoSuchCut {
+        /// Where it is to be cut.
+        cut: u32,
+        /// Half-blocks of the model.
+        end: u32,
+    },
     /// This node cannot hold what it must keep.
     #[error("this node must keep both ends and the first layer, {} MB with caches for {positions} positions, and gives {} MB; give it more memory, or promise fewer positions", mb(*.needs), .has / 1_000_000)]
     FrontTooLarge {
@@ -175,12 +187,19 @@ pub fn place(task: &Task, scene: &Scene) -> Result<Plan, NoRoute> {
     if task.wish.cuts == Cuts::Halves {
         searches.push(Search::new(&case, Grain::Halves));
     }
+    let end = case.sums.end();
+    if let Cuts::Before(marks) = task.wish.cuts
+        && let Some(cut) = marks.iter().find(|mark| *mark >= end)
+    {
+        return Err(NoRoute::NoSuchCut { cut, end });
+    }
     let over = |count: usize| searches.iter().find_map(|search| search.over(count));
     let simple = [over(0), over(1), over(2)];
     let alone = simple[..2].iter().flatten().min_by_key(|route| route.score).cloned();
     let split = simple[2].clone();
     let route = match task.wish.cuts {
         Cuts::AlphaBeta => alpha_beta::weave(&case, scene.me.front.unwrap_or(2)),
+        Cuts::Before(marks) => Search::new(&case, Grain::Exact(marks)).over(marks.count()),
         Cuts::Layers | Cuts::Halves => {
             few(&case, &simple, task.wish.stages_min).or_else(|| many(&case, over))
         }

@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand};
 use compute::sample::SamplerOptions;
 
 use super::settings::{Guessing, Kernels, Layer, Secret};
+use crate::house::place::Cuts;
 
 pub use hive::{Hive, Invite, Peers, Plan, Sentinel, Status};
 pub use keys::{Keys, KeysAction};
@@ -266,8 +267,8 @@ pub struct HiveFlags {
     /// Found a private hive, which only those whom its members invite can join (`cadencia invite`)
     #[arg(long)]
     pub private: bool,
-    /// Join the hive of the node at this address: HOST:PORT, a multiaddress, or an invitation; may
-    /// be given more than once
+    /// Join the hive of the node at this address: HOST:PORT, a multiaddress, an invitation, the record
+    /// of a seed, or a file with one of these on each line; may be given more than once
     #[arg(long, value_name = "ADDRESS")]
     pub join: Vec<String>,
     /// Address at which other nodes reach this one; UDP and TCP [default: 0.0.0.0:4610 when joining]
@@ -301,6 +302,10 @@ pub struct HiveFlags {
     /// Ask no node for more layers than that in one stage [default: what its memory holds]
     #[arg(long, value_name = "N")]
     pub stage_layers: Option<u32>,
+    /// Where the model may be cut: layers, halves (within a layer where only that fits), alpha-beta
+    /// (attention and feed-forward apart), or before these half-blocks, such as 3,8 [default: layers]
+    #[arg(long, value_name = "WHERE")]
+    pub cuts: Option<Cuts>,
     /// Have each stage computed by so many nodes; the fastest result counts, 1 to 3 [default: 1]
     #[arg(long, value_name = "N")]
     pub replicate: Option<u32>,
@@ -328,6 +333,7 @@ impl HiveFlags {
             own_mb: self.own_mb,
             stages: self.stages,
             stage_layers: self.stage_layers,
+            cuts: self.cuts,
             replicate: self.replicate,
             spares: self.spares,
             mdns: self.mdns,

@@ -9,24 +9,23 @@ mod outlet;
 pub mod planning;
 mod post;
 pub mod road;
+mod seeds;
 mod stages;
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
-use libp2p::Multiaddr;
+use anyhow::{Context, Result};
 use libp2p::identity::Keypair;
-use libp2p::multiaddr::Protocol;
 use tokio::sync::mpsc;
-use wire::{Hello, InviteText, Key, Manifest, Millis, NetworkId, NodeId};
+use wire::{Hello, Key, Manifest, Millis, NetworkId, NodeId};
 
 use self::desk::{Lender, Means};
 use self::hub::{Hub, MEMBERS, OFFERS, Parts};
 use self::post::{Dialler, Gate, Post};
 use self::road::{HiveRoad, Report};
-use self::stages::StageStats;
-use super::Usage;
+use self::seeds::address;
+pub use self::stages::StageStats;
 use super::admission::{self, Admission};
 use super::engine::road::Inbox;
 use super::health::{self, Meter};
@@ -55,6 +54,8 @@ pub struct HiveNode {
     pub me: NodeId,
     /// What is known of the hive.
     pub hub: Hub,
+    /// What it does for others.
+    pub stats: Arc<StageStats>,
     /// How this node is.
     rates: Rates,
     dialler: Dialler,
@@ -77,7 +78,8 @@ impl HiveNode {
     /// An address cannot be had, or what is remembered is broken.
     pub async fn start(settings: &Settings) -> Result<Self> {
         let key = identity::load_or_create(&settings.state_dir)?;
-        let admission = admit(settings, &key).await?;
+        let join = seeds::expanded(&settings.join)?;
+        let admission = admit(settings, &join, &key).await?;
         if let NetworkId::Private(_) = admission.network() {
             tracing::info!(hive = %admission.network(), "of a private hive");
         }
@@ -87,7 +89,7 @@ impl HiveNode {
             (None, 0) => SocketAddr::new(listen.ip(), 0),
             (None, port) => SocketAddr::new(listen.ip(), port.checked_add(1).unwrap_or(0)),
         };
-        let (swarm, events) = start_swarm(settings, &key, listen, &admission)?;
+        let (swarm, events) = start_swarm(settings, &join, &key, listen, &admission)?;
         let (lanes, mut incoming) = start_lanes(&key, lanes_at, &admission)?;
         let stats = Arc::<StageStats>::default();
         let dialler = Dialler { lanes: lanes.clone(), swarm: swarm.clone() };
@@ -126,7 +128,7 @@ impl HiveNode {
             dialler: dialler.clone(),
             post,
             lender: lender.clone(),
-            stats,
+            stats: stats.clone(),
             health: Box::new(move || meter.health(Vec::new(), Millis(unix_now_ms()))),
             observed: Box::new(move |mb_s| watched.observe(Resource::Read, mb_s)),
             admission,
@@ -145,6 +147,7 @@ impl HiveNode {
         Ok(Self {
             me,
             hub,
+            stats,
             rates,
             dialler,
             lender,
@@ -170,13 +173,13 @@ impl HiveNode {
         let wish = Wish {
             positions,
             sequences: 1,
-            stages_min: settings.stages,
+            stages_min: settings.stages.max(settings.cuts.stages_min()),
+            cuts: settings.cuts,
             layers_max: settings.stage_layers,
             replicas: settings.replicate,
             spares: settings.spares,
             prompt: PROMPT_USUAL,
             answer: ANSWER_USUAL,
-            ..Wish::default()
         };
         let own = settings.own_mb.map(|mb| mb.saturating_mul(1_000_000));
         let memory_bytes = own.or_else(machine::memory_available).unwrap_or(u64::MAX / 4);
@@ -210,71 +213,34 @@ impl HiveNode {
 
 /// What this node is to its hive: the founder of a private one, one who was invited, or of the public
 /// network.
-async fn admit(settings: &Settings, key: &Key) -> Result<Admission> {
+async fn admit(settings: &Settings, join: &[String], key: &Key) -> Result<Admission> {
     let state = &settings.state_dir;
     let mut admission = Admission::open(state, key, Millis(unix_now_ms()))?;
     if settings.private {
         admission.found()?;
     }
-    for text in settings.join.iter().filter(|text| text.starts_with("cadencia:")) {
-        let invite: InviteText = text.parse().map_err(|error| Usage(format!("--join: {error}")))?;
+    for invite in seeds::invites(join)? {
         admission = admission::join(state, key, &invite).await?;
     }
     Ok(admission)
 }
 
-/// What `text` resolves to.
-fn address(text: &str, flag: &str) -> Result<SocketAddr> {
-    let wrong = |why: String| Usage(format!("{flag} {text:?}: {why}; HOST:PORT is wanted"));
-    let mut found = text.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
-    Ok(found.next().ok_or_else(|| wrong("no such host".into()))?)
-}
-
-/// Multiaddresses of `address` over QUIC and TCP.
-fn both(address: SocketAddr) -> [Multiaddr; 2] {
-    let host = Multiaddr::from(address.ip());
-    let quic = host.clone().with(Protocol::Udp(address.port())).with(Protocol::QuicV1);
-    [quic, host.with(Protocol::Tcp(address.port()))]
-}
-
-/// Multiaddresses of one whom `text` names: a multiaddress, HOST:PORT, or an invitation.
-fn seeds(text: &str) -> Result<Vec<Multiaddr>> {
-    if text.starts_with('/') {
-        let wrong = |error| Usage(format!("--join {text:?} is no multiaddress: {error}"));
-        return Ok(vec![text.parse().map_err(wrong)?]);
-    }
-    if text.starts_with("cadencia:") {
-        let invite: InviteText = text.parse().map_err(|error| Usage(format!("--join: {error}")))?;
-        let invite = invite.0.verify().map_err(|error| Usage(format!("--join: {error}")))?;
-        let invite = invite.content();
-        if invite.expires_ms <= unix_now_ms() {
-            bail!(Usage("--join: the invitation has expired; ask for a new one".into()));
-        }
-        let parsed = invite.addresses.iter().filter_map(|address| address.parse().ok());
-        return Ok(parsed.collect());
-    }
-    Ok(both(address(text, "--join")?).to_vec())
-}
-
 fn start_swarm(
     settings: &Settings,
+    join: &[String],
     key: &Key,
     listen: SocketAddr,
     admission: &Admission,
 ) -> Result<(Swarm, mpsc::Receiver<swarm::Event>)> {
-    let mut join = Vec::new();
-    for text in &settings.join {
-        join.extend(seeds(text)?);
-    }
+    let now = Millis(unix_now_ms());
     let config = swarm::Config {
-        listen: both(listen).to_vec(),
-        join,
+        listen: seeds::both(listen).to_vec(),
+        join: seeds::addresses(join, admission.network(), now)?,
         network: match admission.network() {
             NetworkId::Public => swarm::Network::Public,
-            NetworkId::Private(hive) => swarm::Network::Private {
-                hive: hive.0,
-                members: admission.known_members(Millis(unix_now_ms())),
-            },
+            NetworkId::Private(hive) => {
+                swarm::Network::Private { hive: hive.0, members: admission.known_members(now) }
+            }
         },
         topics: vec![OFFERS, MEMBERS],
         dht: if settings.seed { DhtRole::Always } else { DhtRole::WhenReachable },

@@ -81,7 +81,8 @@ impl Api {
         hive: Option<HiveNode>,
         alive: Duration,
     ) -> Arc<Self> {
-        let metrics = Metrics::new(Some(phase.clone()));
+        let stages = hive.as_ref().map(|hive| hive.stats.clone());
+        let metrics = Metrics::new(Some(phase.clone()), stages);
         let readers = Arc::new(Semaphore::new(READERS));
         let bodies = Arc::new(Semaphore::new(BODIES_BYTES_MAX));
         Arc::new(Self { line, phase, guard, hive, alive, metrics, readers, bodies })

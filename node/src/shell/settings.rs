@@ -12,6 +12,8 @@ use compute::engine::KernelChoice;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::house::place::Cuts;
+
 /// Threads that anyone may ask for; more than any machine has, few enough to start.
 pub const THREADS_MAX: usize = 1024;
 /// Requests that may be told to wait; each holds its prompt in memory.
@@ -204,6 +206,8 @@ pub struct Layer {
     pub stages: Option<u32>,
     /// Layers that one stage may have at most.
     pub stage_layers: Option<u32>,
+    /// Where it may be cut.
+    pub cuts: Option<Cuts>,
     /// Nodes that compute each stage at a time.
     pub replicate: Option<u32>,
     /// Nodes that stand by for each stage.
@@ -290,6 +294,14 @@ impl Layer {
             own_mb: number("CADENCIA_OWN_MB", &text)?,
             stages: number("CADENCIA_STAGES", &text)?,
             stage_layers: number("CADENCIA_STAGE_LAYERS", &text)?,
+            cuts: match text("CADENCIA_CUTS") {
+                None => None,
+                Some(list) => Some(list.parse().map_err(|_| SettingsError::Environment {
+                    name: "CADENCIA_CUTS",
+                    text: list,
+                    wanted: "layers, halves, alpha-beta, or ascending half-blocks such as 3,8",
+                })?),
+            },
             replicate: number("CADENCIA_REPLICATE", &text)?,
             spares: number("CADENCIA_SPARES", &text)?,
             mdns: switch("CADENCIA_MDNS", &text)?,
@@ -332,6 +344,7 @@ impl Layer {
             own_mb: self.own_mb.or(under.own_mb),
             stages: self.stages.or(under.stages),
             stage_layers: self.stage_layers.or(under.stage_layers),
+            cuts: self.cuts.or(under.cuts),
             replicate: self.replicate.or(under.replicate),
             spares: self.spares.or(under.spares),
             mdns: self.mdns.or(under.mdns),
@@ -471,6 +484,8 @@ pub struct Settings {
     pub stages: u32,
     /// Layers that one stage may have at most; 0 leaves that to the planner.
     pub stage_layers: u32,
+    /// Where a model may be cut.
+    pub cuts: Cuts,
     /// Nodes that compute each stage at a time, 1 to 3.
     pub replicate: u32,
     /// Nodes that stand by for each stage, 0 to 2.
@@ -522,6 +537,7 @@ impl Settings {
             own_mb: top.own_mb,
             stages: top.stages.unwrap_or(0),
             stage_layers: top.stage_layers.unwrap_or(0),
+            cuts: top.cuts.unwrap_or_default(),
             replicate: top.replicate.unwrap_or(1),
             spares: top.spares.unwrap_or(1),
             mdns: top.mdns.unwrap_or(true),
@@ -572,6 +588,7 @@ impl Settings {
             own_mb: self.own_mb,
             stages: Some(self.stages),
             stage_layers: Some(self.stage_layers),
+            cuts: Some(self.cuts),
             replicate: Some(self.replicate),
             spares: Some(self.spares),
             mdns: Some(self.mdns),
@@ -698,6 +715,8 @@ mod tests {
         assert_eq!(error, "CADENCIA_CTX=\"lots\": a whole number is wanted");
         let error = env(&[("CADENCIA_KERNELS", "mmx")]).unwrap_err().to_string();
         assert!(error.contains("CADENCIA_KERNELS"), "{error}");
+        let error = env(&[("CADENCIA_CUTS", "9,3")]).unwrap_err().to_string();
+        assert!(error.contains("CADENCIA_CUTS"), "{error}");
     }
 
     #[test]
@@ -713,11 +732,12 @@ mod tests {
     #[test]
     fn printing_names_the_sources_and_hides_the_key() {
         let env = env(&[("CADENCIA_API_KEY", "sesame")]).unwrap();
-        let settings = settle("ctx = 512\n", env, Layer::default()).unwrap();
+        let settings = settle("ctx = 512\ncuts = \"3,8\"\n", env, Layer::default()).unwrap();
         let text = settings.to_toml();
         assert!(text.contains("ctx = 512  # config.toml\n"), "{text}");
         assert!(text.contains("api_key = \"(hidden)\"  # CADENCIA_API_KEY\n"), "{text}");
         assert!(text.contains("threads = 4  # default\n"), "{text}");
+        assert!(text.contains("cuts = \"3,8\"  # config.toml\n"), "{text}");
         assert!(!text.contains("sesame") && !format!("{settings:?}").contains("sesame"));
         parse(&text).expect("what is printed can be read back");
     }

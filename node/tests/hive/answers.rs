@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use cadencia_tests::Real;
 
-use crate::nest::{Hive, Member, greedy, smollm2, text};
+use crate::nest::{Hive, Member, deep_toy, greedy, smollm2, text};
 use crate::process::toy_path;
 
 /// Compares answers of a hive of `nodes` with those of one node, for prompts of so many words.
@@ -46,6 +46,41 @@ fn four_nodes_answer_as_one_with_smollm2() {
 fn four_nodes_answer_as_one_with_gemma() {
     let Some(model) = Real::Gemma3.find() else { return };
     check(model, 4, &[0, 330], &["--spares", "0", "--own-mb", "320"]);
+}
+
+#[test]
+fn a_model_cut_at_any_half_block_answers_as_one() {
+    let (_folder, model) = deep_toy(4);
+    let path = model.to_str().unwrap();
+    let mut solo = Member::start(&["--model", path, "--lend-mb", "0"]);
+    let alone = solo.ready();
+    let (short, long) = ("A".to_owned(), text(60));
+    let expected = [alone.continued(&short, 24), alone.continued(&long, 24)];
+    // The others stay, and compute for one requester after the other.
+    let mut workers = vec![Member::start(&["--lend", path])];
+    let seed = workers[0].address.clone();
+    for _ in 0..5 {
+        workers.push(Member::start(&["--lend", path, "--join", &seed]));
+    }
+    workers.iter_mut().for_each(|worker| {
+        worker.ready();
+    });
+    let each = (2..8).map(|cut: u32| cut.to_string());
+    for cuts in each.chain(["2,3".into(), "3,4,7".into(), "2,3,4,5,6,7".into()]) {
+        let flags = ["--cuts", &cuts, "--stages", "0", "--spares", "0"];
+        let mut requester = Hive::requester(path, &seed, 0, &flags);
+        let api = requester.ready();
+        let found = [api.continued(&short, 24), api.continued(&long, 24)];
+        assert_eq!(found, expected, "cut before {cuts}");
+        let plan = api.get("/v1/hive").json()["hive"]["models"][0]["plan"].clone();
+        let stages = plan["stages"].as_array().unwrap().len();
+        assert_eq!(stages, cuts.split(',').count(), "{plan}");
+    }
+    let mut apart = Hive::requester(path, &seed, 0, &["--cuts", "alpha-beta", "--stages", "0"]);
+    let api = apart.ready();
+    assert_eq!([api.continued(&short, 24), api.continued(&long, 24)], expected);
+    let plan = api.get("/v1/hive").json()["hive"]["models"][0]["plan"].clone();
+    assert_eq!(plan["stages"].as_array().unwrap().len(), 6, "{plan}");
 }
 
 #[test]

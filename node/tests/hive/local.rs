@@ -1,22 +1,13 @@
 //! `cadencia hive`: several nodes with one command, and what people see of them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::nest::{Api, Member, greedy};
+use crate::nest::{Api, Member, deep_toy, greedy};
 use crate::process::{Ended, Lines, cadencia, run, send_signal, wait};
-use crate::toy;
-
-/// A toy of so many layers in a folder of its own.
-fn deep_toy(layers: usize) -> (TempDir, PathBuf) {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("deep.gguf");
-    toy::write_layers(&path, layers).unwrap();
-    (folder, path)
-}
 
 /// A local hive. Its end is forced when the test is over.
 struct Local {

@@ -49,22 +49,13 @@ fn a_stage_killed_after_token_20_changes_nothing_and_its_spare_goes_on_at_once()
     let expected = alone.continued(&prompt, TOKENS);
     let mut hive = Hive::start(&model, 3, &["--spares", "1"], &[]);
     // Spares get ready after the stages.
-    let victim = stage(&mut hive, 0);
+    let victim = hive.stage(0);
     let (found, longest) = streamed(hive.api, &prompt, || drop(victim));
     assert_eq!(found, expected);
     eprintln!("recovery with a warm spare took {longest:?}");
     assert!(longest < RECOVERY_MAX, "{longest:?}");
     // The node goes on answering, now over those that are left.
     assert_eq!(hive.api.continued(&prompt, TOKENS), expected);
-}
-
-/// Takes the worker that computes the stage at this place of the route out of the hive.
-fn stage(hive: &mut Hive, place: usize) -> Member {
-    let found = hive.api.get("/v1/hive").json()["hive"].clone();
-    let node = &found["models"][0]["plan"]["stages"][place]["node"];
-    let node = node.as_str().unwrap_or_else(|| panic!("no stage {place} in {found}")).to_owned();
-    let at = hive.workers.iter().position(|worker| worker.id == node);
-    hive.workers.remove(at.unwrap_or_else(|| panic!("{node} is none of {:?}", hive.workers)))
 }
 
 #[test]
@@ -75,7 +66,7 @@ fn without_a_spare_the_answer_is_computed_again_by_others() {
     let prompt = text(110);
     let expected = alone.continued(&prompt, TOKENS);
     let mut hive = Hive::start(&model, 3, &["--spares", "0"], &[]);
-    let victim = stage(&mut hive, 1);
+    let victim = hive.stage(1);
     let (found, longest) = streamed(hive.api, &prompt, || drop(victim));
     assert_eq!(found, expected);
     eprintln!("recovery without a spare took {longest:?}");

@@ -9,12 +9,14 @@ mod answers;
 mod client;
 mod crowd;
 mod joining;
+mod leaving;
 mod local;
 mod losses;
 mod nest;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../black_box/process.rs"]
 mod process;
+mod seeds;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../../src/shell/toy.rs"]
 mod toy;

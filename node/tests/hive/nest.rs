@@ -4,13 +4,15 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Child;
+use std::time::Instant;
 
 use cadencia_tests::Real;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::client::{Client, Response};
-use crate::process::{Lines, cadencia};
+use crate::process::{DEADLINE, Lines, cadencia, send_signal};
+use crate::toy;
 
 /// One node of a hive. It is killed when the test is over, however it ends.
 #[derive(Debug)]
@@ -35,9 +37,18 @@ impl Member {
 
     /// The same with the home of an earlier one.
     pub fn start_in(home: TempDir, flags: &[&str]) -> Self {
+        Self::run("up", home, flags)
+    }
+
+    /// A seed with these flags.
+    pub fn sentinel(flags: &[&str]) -> Self {
+        Self::run("sentinel", TempDir::new().unwrap(), flags)
+    }
+
+    fn run(what: &str, home: TempDir, flags: &[&str]) -> Self {
         let state = home.path().join("state");
         let mut command = cadencia(&home);
-        command.args(["up", "--api", "127.0.0.1:0", "--mdns", "false", "--threads", "1"]);
+        command.args([what, "--api", "127.0.0.1:0", "--mdns", "false", "--threads", "1"]);
         command.args(["--state-dir", state.to_str().unwrap()]);
         if !flags.contains(&"--listen") {
             command.args(["--listen", "127.0.0.1:0"]);
@@ -53,6 +64,18 @@ impl Member {
         let line = log.wait_for("listening for peers address=/ip4/127.0.0.1/udp/");
         let address = line.split("address=").nth(1).unwrap().trim().to_owned();
         Self { child, log, out, address, bound, id, home }
+    }
+
+    /// Sends the process a signal, such as `STOP`.
+    pub fn signal(&self, name: &str) {
+        send_signal(self.child.id(), name);
+    }
+
+    /// Ends the process at once; its home, for the next in its place.
+    pub fn killed(mut self) -> TempDir {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        std::mem::replace(&mut self.home, TempDir::new().unwrap())
     }
 
     /// Waits until it is ready; where its API is.
@@ -92,6 +115,27 @@ impl Api {
         self.client().request("GET", path, &[], b"")
     }
 
+    /// The value of a metric without labels.
+    #[track_caller]
+    pub fn metric(self, name: &str) -> f64 {
+        let text = self.get("/metrics").body;
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        value.unwrap_or_else(|| panic!("no {name} in {text}"))
+    }
+
+    /// Waits until a metric has this value: asks again and again, since nobody tells.
+    #[track_caller]
+    pub fn until(self, metric: &str, value: f64) {
+        let end = Instant::now() + DEADLINE;
+        loop {
+            let found = self.metric(metric);
+            if found == value {
+                return;
+            }
+            assert!(Instant::now() < end, "{metric} is {found}, not {value}");
+        }
+    }
+
     /// Continues `prompt` greedily by `tokens` tokens.
     #[track_caller]
     pub fn continued(self, prompt: &str, tokens: usize) -> String {
@@ -108,8 +152,8 @@ pub fn greedy(prompt: &str, tokens: usize) -> Value {
 #[derive(Debug)]
 pub struct Hive {
     pub api: Api,
-    /// Lives as long as the hive.
-    _requester: Member,
+    /// Whose API that is.
+    pub requester: Member,
     pub workers: Vec<Member>,
 }
 
@@ -133,7 +177,7 @@ impl Hive {
         }
         let mut requester = Self::requester(model, &workers[0].address, count, flags);
         let api = requester.ready();
-        Self { api, _requester: requester, workers }
+        Self { api, requester, workers }
     }
 
     /// A node that splits the model over `stages` others and knows the one at `seed`.
@@ -153,6 +197,16 @@ impl Hive {
 }
 
 impl Hive {
+    /// Takes the worker that computes the stage at this place of the route out of the hive.
+    #[track_caller]
+    pub fn stage(&mut self, place: usize) -> Member {
+        let found = self.api.get("/v1/hive").json()["hive"].clone();
+        let node = &found["models"][0]["plan"]["stages"][place]["node"];
+        let node = node.as_str().unwrap_or_else(|| panic!("no stage {place} in {found}"));
+        let at = self.workers.iter().position(|worker| worker.id == node);
+        self.workers.remove(at.unwrap_or_else(|| panic!("{node} is none of {:?}", self.workers)))
+    }
+
     /// What a node that cannot join says before it ends.
     pub fn requester_ends(model: &str, seed: &str, flags: &[&str]) -> String {
         let home = TempDir::new().unwrap();
@@ -169,6 +223,14 @@ impl Hive {
 /// SmolLM2's file; `None` where it could not be fetched.
 pub fn smollm2() -> Option<PathBuf> {
     Real::SmolLm2.find()
+}
+
+/// A toy of so many layers in a folder of its own.
+pub fn deep_toy(layers: usize) -> (TempDir, PathBuf) {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("deep.gguf");
+    toy::write_layers(&path, layers).unwrap();
+    (folder, path)
 }
 
 /// A text of `words` words that does not repeat itself.

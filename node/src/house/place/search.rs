@@ -5,6 +5,7 @@
 
 use wire::Halves;
 
+use super::Marks;
 use super::case::{Case, Route};
 use super::cuts::{Level, Line, NEVER, close, extend, front, line};
 
@@ -24,6 +25,8 @@ const ROUNDS: usize = 3;
 pub(super) enum Grain {
     Layers,
     Halves,
+    /// Just before these half-blocks, and nowhere else.
+    Exact(Marks),
 }
 
 /// A search among cuts of one grain.
@@ -47,11 +50,12 @@ struct Trial {
 
 impl<'a> Search<'a> {
     pub fn new(case: &'a Case<'a>, grain: Grain) -> Self {
-        let step = match grain {
-            Grain::Layers => 2,
-            Grain::Halves => 1,
+        let end = case.sums.end();
+        let marks: Vec<u32> = match grain {
+            Grain::Layers => (0..=end).step_by(2).collect(),
+            Grain::Halves => (0..=end).collect(),
+            Grain::Exact(marks) => [0].into_iter().chain(marks.iter()).chain([end]).collect(),
         };
-        let marks: Vec<u32> = (0..=case.sums.end()).step_by(step).collect();
         let lines: Vec<_> = case.ables.iter().map(|able| line(case, &marks, able)).collect();
         let span = |line: &Line| line.reach.iter().enumerate().map(|(a, b)| b - a).max();
         let spans = lines.iter().map(|line| span(line).unwrap_or(0)).collect();

@@ -3,22 +3,11 @@
 use wire::{HALVES_MAX, Halves, Manifest, ManifestId, PROTOCOL, Work};
 
 use super::NoRoute;
+use super::wish_cuts::Cuts;
 
 /// Memory and work beyond which a model is taken for a mistake: a petabyte, and 2^50 multiply-adds a
 /// token. Below it no sum here can overflow.
 const SUM_MAX: u64 = 1 << 50;
-
-/// Where a model may be cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Cuts {
-    /// Between layers.
-    #[default]
-    Layers,
-    /// Between layers, and within one where only that fits.
-    Halves,
-    /// Attention on some nodes (alpha) and feed-forward on others (beta).
-    AlphaBeta,
-}
 
 /// What is wanted of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -285,6 +285,22 @@ fn cuts_within_layers_fit_where_whole_layers_do_not() {
 }
 
 #[test]
+fn a_model_is_cut_just_where_that_is_asked_for() {
+    let world = World::of(400, &[400, 400, 400]);
+    let at = |marks: &[u32]| Wish { cuts: Cuts::Before(Marks::new(marks).unwrap()), ..short() };
+    for marks in [&[2][..], &[3], &[9], &[2, 3], &[3, 8], &[4, 5, 7]] {
+        let plan = world.place(&model(5, at(marks))).unwrap();
+        let starts: Vec<u32> = plan.stages.iter().map(|stage| stage.halves.start).collect();
+        assert_eq!((plan.front.end, &starts[..]), (marks[0], marks));
+    }
+    let refused = world.place(&model(5, at(&[4, 10]))).unwrap_err();
+    assert_eq!(refused, NoRoute::NoSuchCut { cut: 10, end: 10 });
+    // A fourth stage would have to be one of the others again.
+    let refused = world.place(&model(5, at(&[4, 5, 6, 7]))).unwrap_err();
+    assert!(matches!(refused, NoRoute::NoCut { .. }), "{refused}");
+}
+
+#[test]
 fn attention_and_feed_forward_are_set_apart_when_that_is_asked_for() {
     let wish = Wish { cuts: Cuts::AlphaBeta, ..short() };
     let world = World::of(400, &[300, 400]);

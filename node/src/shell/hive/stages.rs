@@ -130,8 +130,10 @@ pub struct StageStats {
     pub read_bytes: AtomicU64,
     /// See `read_bytes`.
     pub read_us: AtomicU64,
-    /// Gauge: bytes of KV cache in use.
-    pub kv_bytes: AtomicU64,
+    /// Gauge: bytes of KV cache that sequences hold.
+    pub kv_used_bytes: AtomicU64,
+    /// Gauge: bytes of KV cache that is kept for sequences that begin alike.
+    pub kv_kept_bytes: AtomicU64,
 }
 
 /// Makes a way to another stage.
@@ -163,6 +165,8 @@ struct Part {
     /// Pages that seats may come to need.
     reserved: usize,
     kept: BTreeMap<[u8; PAGE_KEY], Kept>,
+    /// How many of these no sequence holds.
+    idle: usize,
     clock: u64,
     /// How long a row takes among many, seconds; 0 while not known.
     row_time: f64,
@@ -173,6 +177,13 @@ struct Kept {
     used: u64,
     /// How many pages come before it, without which it is never found.
     depth: usize,
+}
+
+impl Kept {
+    /// Whether no sequence holds it.
+    fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.page) == 1
+    }
 }
 
 /// One sequence here.
@@ -222,9 +233,14 @@ impl Host {
 
     fn count(&self) {
         self.stats.seats.store(self.places.len() as u64, Ordering::Relaxed);
-        let bytes = |part: &Part| part.lent.pages.taken() * part.lent.pages.shape().page_bytes();
-        let bytes: usize = self.parts.iter().map(bytes).sum();
-        self.stats.kv_bytes.store(bytes as u64, Ordering::Relaxed);
+        let (mut used, mut kept) = (0, 0);
+        for part in &self.parts {
+            let page = part.lent.pages.shape().page_bytes();
+            used += part.lent.pages.taken().saturating_sub(part.idle) * page;
+            kept += part.idle * page;
+        }
+        self.stats.kv_used_bytes.store(used as u64, Ordering::Relaxed);
+        self.stats.kv_kept_bytes.store(kept as u64, Ordering::Relaxed);
     }
 
     fn obey(&mut self, order: Order) {
@@ -234,6 +250,7 @@ impl Host {
                     lent,
                     reserved: 0,
                     kept: BTreeMap::new(),
+                    idle: 0,
                     clock: 0,
                     row_time: 0.0,
                 });
@@ -328,6 +345,7 @@ impl Host {
         let broken = |error: StepError| Refused::new(Reason::Broken, error.to_string(), 0);
         let stage = stage.map_err(broken)?;
         part.reserved += reserved;
+        part.count_idle();
         part.lent.seats.fetch_add(1, Ordering::Relaxed);
         let rows_max = part.rows_max();
         let width = lent.model.summary().width;
@@ -447,6 +465,7 @@ impl Host {
         if let Some(part) = self.part(manifest, halves) {
             part.reserved -= reserved;
             part.lent.seats.fetch_sub(1, Ordering::Relaxed);
+            part.count_idle();
         }
     }
 
@@ -561,13 +580,19 @@ impl Part {
         if free >= wanted {
             return;
         }
-        let idle = self.kept.iter().filter(|(_, kept)| Arc::strong_count(&kept.page) == 1);
+        let idle = self.kept.iter().filter(|(_, kept)| kept.is_idle());
         let mut idle: Vec<_> =
             idle.map(|(key, kept)| (kept.used, Reverse(kept.depth), *key)).collect();
         idle.sort_unstable();
         for (.., key) in idle.into_iter().take(wanted - free) {
             self.kept.remove(&key);
         }
+        self.count_idle();
+    }
+
+    /// Looks at all pages that are kept; sequences have come or gone, or pages have.
+    fn count_idle(&mut self) {
+        self.idle = self.kept.values().filter(|kept| kept.is_idle()).count();
     }
 
     fn rows_max(&self) -> u32 {

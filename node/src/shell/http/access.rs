@@ -172,7 +172,7 @@ mod tests {
         let id = |given: &str| {
             let mut headers = HeaderMap::new();
             headers.insert("x-request-id", given.parse().unwrap());
-            let metrics = Metrics::new(None);
+            let metrics = Metrics::new(None, None);
             Access::new(Method::GET, "/", &headers, metrics).id().to_string()
         };
         assert_eq!(id("abc-1.2_3"), "abc-1.2_3");

@@ -6,6 +6,8 @@
 //! **Invariant:** labels have values from small fixed sets: routes, statuses, codes of refusals,
 //! names of models that are served. Nothing that a client wrote becomes one.
 
+mod stages;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +25,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
 use crate::shell::ask::Outcome;
+use crate::shell::hive::StageStats;
 use crate::shell::machine;
 use crate::shell::stats::{Count, EngineStats};
 use crate::shell::worker::Phase;
@@ -111,8 +114,12 @@ impl fmt::Debug for Metrics {
 }
 
 impl Metrics {
-    /// Nothing counted yet; `phase` knows the models whose engines are watched.
-    pub fn new(phase: Option<watch::Receiver<Phase>>) -> Arc<Self> {
+    /// Nothing counted yet; `phase` knows the models whose engines are watched, and `stages` what is
+    /// computed for others.
+    pub fn new(
+        phase: Option<watch::Receiver<Phase>>,
+        stages: Option<Arc<StageStats>>,
+    ) -> Arc<Self> {
         let mut metrics = Self {
             registry: Registry::default(),
             requests: Family::default(),
@@ -126,6 +133,9 @@ impl Metrics {
         metrics.register();
         if let Some(phase) = phase {
             metrics.registry.register_collector(Box::new(Engines(phase)));
+        }
+        if let Some(stats) = stages {
+            metrics.registry.register_collector(Box::new(stages::Stages(stats)));
         }
         Arc::new(metrics)
     }
@@ -313,7 +323,7 @@ mod tests {
 
     #[test]
     fn what_is_counted_is_told_in_known_words() {
-        let metrics = Metrics::new(None);
+        let metrics = Metrics::new(None, Some(Arc::default()));
         metrics.request("/v1/completions", 200);
         metrics.request("/v1/models/../../etc", 404);
         metrics.request("/a secret", 404);
@@ -340,6 +350,9 @@ mod tests {
             "cadencia_requests_total{route=\"other\",status=\"404\"} 1".into(),
             "cadencia_refusals_total{code=\"queue_full\"} 1".into(),
             "cadencia_connections 0".into(),
+            "cadencia_stage_seats 0".into(),
+            "cadencia_stage_rows_total 0".into(),
+            "cadencia_stage_busy_seconds_total 0.0".into(),
             format!("gen_ai_server_request_duration_seconds_count{{{labels}}} 1"),
             format!("gen_ai_server_time_to_first_token_seconds_sum{{{labels}}} 1.0"),
             format!("gen_ai_server_time_per_output_token_seconds_sum{{{labels}}} 0.04"),

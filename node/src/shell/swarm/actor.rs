@@ -273,6 +273,7 @@ impl Actor {
         let now = Instant::now();
         self.send_away(now);
         self.redial(now);
+        self.walk(now);
         self.seek_relays(now);
         self.tend_dht(now);
         self.save(now);

@@ -21,7 +21,10 @@ fn task() -> impl Strategy<Value = Task> {
         memory: mb.saturating_mul(MB),
         macs: macs.saturating_mul(MB),
     });
-    let cuts = prop_oneof![Just(Cuts::Layers), Just(Cuts::Halves), Just(Cuts::AlphaBeta)];
+    let before = prop::collection::btree_set(2u32..12, 1..4);
+    let before = before.prop_map(Vec::from_iter);
+    let before = before.prop_map(|marks| Cuts::Before(Marks::new(&marks).expect("in order")));
+    let cuts = prop_oneof![Just(Cuts::Layers), Just(Cuts::Halves), Just(Cuts::AlphaBeta), before];
     let wish = (odd32(1..4000), odd32(1..3), 0u32..5, 0u32..5, odd32(1..500), odd32(1..500), cuts);
     let most = (prop_oneof![3 => Just(0u32), 1 => 1u32..8], 0u32..3);
     let usual = prop::collection::vec(

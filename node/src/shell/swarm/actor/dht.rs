@@ -6,18 +6,22 @@ use std::time::Duration;
 use libp2p::PeerId;
 use libp2p::kad::store::RecordStore;
 use libp2p::kad::{
-    self, GetProvidersOk, InboundRequest, ProviderRecord, QueryId, QueryResult, RecordKey,
+    self, GetClosestPeersError, GetClosestPeersOk, GetProvidersOk, InboundRequest, ProviderRecord,
+    QueryId, QueryResult, RecordKey,
 };
+use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use wire::NodeId;
 
-use super::super::address::worth_keeping;
+use super::super::address::{ADDRESSES_MAX, worth_keeping};
 use super::super::behaviour::{LOOKUP_WAIT_MAX, PROVIDED_KEYS_MAX};
+use super::super::book::Rest;
 use super::super::identity::node_of;
 use super::super::refusal::LookupError;
 use super::Actor;
 use super::peers::{Peer, Standing};
+use super::redial::PEERS_WANTED;
 
 /// Look-ups and announcements at a time that somebody waits for.
 const LOOKUPS_MAX: usize = 64;
@@ -52,6 +56,9 @@ pub struct Dht {
     is_announcement_due: bool,
     announced: Option<Instant>,
     swept: Option<Instant>,
+    /// A walk under way.
+    walk: Option<QueryId>,
+    walk_rest: Rest,
 }
 
 struct LookUp {
@@ -108,6 +115,13 @@ impl Actor {
                     }
                 }
                 QueryResult::StartProviding(_) => self.on_announced(id),
+                QueryResult::GetClosestPeers(result) if step.last => {
+                    let peers = match result {
+                        Ok(GetClosestPeersOk { peers, .. })
+                        | Err(GetClosestPeersError::Timeout { peers, .. }) => peers,
+                    };
+                    self.on_walked(id, peers);
+                }
                 // Bootstraps and renewals: nobody waits for them.
                 _ => {}
             },
@@ -151,6 +165,43 @@ impl Actor {
             true => Err(LookupError::Silent { connected, waited: LOOKUP_WAIT_MAX }),
             false => Ok(found.into_iter().collect()),
         });
+    }
+
+    /// Looks for nodes near a place nobody chose, while this one knows too few beside those it was
+    /// told to join by: when they are gone, the others must still find each other.
+    pub(super) fn walk(&mut self, now: Instant) {
+        let is_wanted = self.members_met() < PEERS_WANTED && !self.peers.is_empty();
+        if !is_wanted || self.dht.walk.is_some() || !self.dht.walk_rest.is_over(now) {
+            return;
+        }
+        self.dht.walk_rest.lengthen(now);
+        self.dht.walk = Some(self.swarm.behaviour_mut().dht.get_closest_peers(PeerId::random()));
+    }
+
+    /// Somebody came or went: a walk may find others than the last.
+    pub(super) fn walk_soon(&mut self) {
+        self.dht.walk_rest = Rest::default();
+    }
+
+    /// The walk itself has dialled whoever it asked; the rest were only named.
+    fn on_walked(&mut self, id: QueryId, found: Vec<kad::PeerInfo>) {
+        if self.dht.walk != Some(id) {
+            return;
+        }
+        self.dht.walk = None;
+        let me = *self.swarm.local_peer_id();
+        let missing = PEERS_WANTED.saturating_sub(self.members_met());
+        let new = found.into_iter().filter(|it| it.peer_id != me);
+        let new: Vec<_> = new.filter(|it| !self.peers.contains_key(&it.peer_id)).collect();
+        for kad::PeerInfo { peer_id, addrs } in new.into_iter().take(missing) {
+            let options = DialOpts::peer_id(peer_id)
+                .condition(PeerCondition::DisconnectedAndNotDialing)
+                .addresses(addrs.into_iter().take(ADDRESSES_MAX).collect())
+                .build();
+            if let Err(error) = self.swarm.dial(options) {
+                tracing::debug!(peer = %peer_id, %error, "a node found by a walk is not dialled");
+            }
+        }
     }
 
     fn on_announced(&mut self, id: QueryId) {

@@ -205,6 +205,7 @@ impl Actor {
         let Some(node) = node_of(&peer) else { return };
         self.release(peer, |_| DialError::Left { peer: node });
         if state.profile().is_some() {
+            self.walk_soon();
             self.outbox.tell(Event::Disconnected { peer: node });
         }
     }
@@ -272,6 +273,7 @@ impl Actor {
         let Link { direction, path, .. } = *state.best();
         self.outbox.tell(Event::Connected { peer: node, direction, path });
         self.redial.joined(peer);
+        self.walk_soon();
         for (_, waiter) in self.waiting.extract_if(.., |(of, _)| *of == peer) {
             let _ = waiter.send(Ok(node));
         }

@@ -13,8 +13,9 @@ use super::super::book::{self, Book, Rest};
 use super::Actor;
 use super::peers::{Peer, Purpose};
 
-/// Peers with which a node is content; gossip's mesh wants about as many.
-const PEERS_WANTED: usize = 4;
+/// Peers with which a node is content, beside those it was told to join by; gossip's mesh wants
+/// about as many.
+pub const PEERS_WANTED: usize = 4;
 /// Dials at a time to find the network again.
 pub const REDIALS_MAX: usize = 8;
 /// How often the book is written, if it has changed.
@@ -80,10 +81,17 @@ impl Redial {
 }
 
 impl Actor {
+    /// How many of the network are connected beside those this node was told to join by. Those may
+    /// all go at once.
+    pub(super) fn members_met(&self) -> usize {
+        let is_seed = |peer: &PeerId| self.redial.seeds.iter().any(|it| it.peer == Some(*peer));
+        let members = self.peers.iter().filter(|(_, peer)| peer.profile().is_some());
+        members.filter(|(peer, _)| !is_seed(peer)).count()
+    }
+
     /// Dials addresses and peers that may be tried, while too few are connected.
     pub(super) fn redial(&mut self, now: Instant) {
-        let members = self.peers.values().filter(|peer| peer.profile().is_some()).count();
-        if members >= PEERS_WANTED {
+        if self.members_met() >= PEERS_WANTED {
             return;
         }
         let under_way = |actor: &Self| {
