@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Child;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cadencia_tests::Real;
 use serde_json::{Value, json};
@@ -13,6 +13,9 @@ use tempfile::TempDir;
 use crate::client::{Client, Response};
 use crate::process::{DEADLINE, Lines, cadencia, send_signal};
 use crate::toy;
+
+/// How long whoever asks again and again leaves the processors to the others.
+pub const BETWEEN: Duration = Duration::from_millis(10);
 
 /// One node of a hive. It is killed when the test is over, however it ends.
 #[derive(Debug)]
@@ -133,6 +136,7 @@ impl Api {
                 return;
             }
             assert!(Instant::now() < end, "{metric} is {found}, not {value}");
+            std::thread::sleep(BETWEEN);
         }
     }
 

@@ -4,22 +4,28 @@ use std::time::Instant;
 
 use tempfile::TempDir;
 
-use crate::nest::{Api, Hive, Member, deep_toy, text};
+use crate::nest::{Api, BETWEEN, Hive, Member, deep_toy, text};
 use crate::process::DEADLINE;
 
-/// Waits until a node has offers of just these; asks again and again, since nobody tells.
+/// Waits until something is so; looks again and again, since nobody tells.
+#[track_caller]
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + DEADLINE;
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}: not within {DEADLINE:?}");
+        std::thread::sleep(BETWEEN);
+    }
+}
+
+/// Waits until a node has offers of these.
 #[track_caller]
 fn knows(api: Api, others: &[&str]) {
-    let end = Instant::now() + DEADLINE;
-    loop {
+    until(&format!("{others:?} are known"), || {
         let hive = api.get("/v1/hive").json()["hive"].clone();
         let offers = hive["offers"].as_array().unwrap();
         let known: Vec<&str> = offers.iter().map(|it| it["node"].as_str().unwrap()).collect();
-        if others.iter().all(|other| known.contains(other)) {
-            return;
-        }
-        assert!(Instant::now() < end, "{known:?} are known, and {others:?} are wanted");
-    }
+        others.iter().all(|other| known.contains(other))
+    });
 }
 
 /// rl-swarm#251, hivemind#657
@@ -34,13 +40,7 @@ fn a_hive_outlives_all_its_seeds_and_still_takes_in_old_and_new_nodes() {
     let mut seeds = vec![Member::sentinel(&["--record", first])];
     let known = seeds[0].address.clone();
     seeds.push(Member::sentinel(&["--record", second, "--join", &known]));
-    let end = Instant::now() + DEADLINE;
-    let written = |path: &std::path::Path| {
-        std::fs::read_to_string(path).is_ok_and(|text| text.contains("cadencia-seed:"))
-    };
-    while !record.iter().all(|path| written(path)) {
-        assert!(Instant::now() < end, "the seeds write their records");
-    }
+    until("the seeds have written their records", || record.iter().all(|path| path.exists()));
     let text_of = |path: &str| std::fs::read_to_string(path).unwrap().trim().to_owned();
 
     // One knows a record as text, one as a file, one the address of a seed.
@@ -66,8 +66,13 @@ fn a_hive_outlives_all_its_seeds_and_still_takes_in_old_and_new_nodes() {
     drop(seeds);
     assert_eq!(api.continued(&text(21), 16), solo.bound.continued(&text(21), 16));
 
-    // A node dies and comes back; all that it was told to join is gone.
+    // A node dies and comes back, elsewhere; all that it was told to join is gone.
     let id = leaves.id.clone();
+    let book = leaves.home.path().join("state/peers.json");
+    until("the address book names the others", || {
+        let book = std::fs::read_to_string(&book).unwrap_or_default();
+        book.contains(&stays.id) && book.contains(&requester.id)
+    });
     let home = leaves.killed();
     let mut back = Member::start_in(home, &[&lent[..], &["--join", &line]].concat());
     back.ready();

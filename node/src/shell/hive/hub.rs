@@ -43,6 +43,10 @@ const OFFER_LIFE_MS: u32 = 75_000;
 const OFFER_SOON: Duration = Duration::from_millis(300);
 /// Time of reading that is worth looking at, microseconds.
 const OBSERVED_US_MIN: u64 = 200_000;
+/// How old a bootstrap record grows before it is written anew, ms; it holds for longer.
+const RECORD_EVERY: u64 = SEED_LIFE_MAX / 3;
+/// How soon a record that could not be written is tried again, ms.
+const RECORD_AGAIN: u64 = 60_000;
 /// How often distances are read and tables tidied.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// How long a node may be silent while it gets a part ready.
@@ -161,6 +165,7 @@ impl Hub {
             pings: BTreeMap::new(),
             announced: BTreeSet::new(),
             observed: (0, 0),
+            recorded: (Vec::new(), 0),
         };
         tokio::spawn(hub.run(take, events, reports));
         Self { orders, routes }
@@ -213,6 +218,8 @@ struct Running {
     announced: BTreeSet<ManifestId>,
     /// Bytes and microseconds of reading that were observed.
     observed: (u64, u64),
+    /// The addresses in the bootstrap record as it was written last, and when that was.
+    recorded: (Vec<String>, u64),
 }
 
 impl Running {
@@ -445,10 +452,10 @@ impl Running {
         let at = self.lanes_seen().await;
         if at != self.lanes_at {
             self.lanes_at = at;
-            self.write_record().await;
             self.renew();
             self.offer_soon();
         }
+        self.write_record().await;
         self.step(Input::Tick);
     }
 
@@ -487,19 +494,22 @@ impl Running {
         }
     }
 
-    /// Writes down where this seed is, for others to start with.
-    async fn write_record(&self) {
+    /// Writes down where this seed is, for others to start with, when that has changed or what was
+    /// written grows old.
+    async fn write_record(&mut self) {
         let Some(path) = &self.parts.record else { return };
         let key = &self.parts.key;
         let now = unix_now_ms();
-        let addresses = self.parts.dialler.swarm.addresses().await.unwrap_or_default();
+        let found = self.parts.dialler.swarm.addresses().await.unwrap_or_default();
+        let named = |at: &Multiaddr| format!("{at}/p2p/{}", key.id());
+        let addresses: Vec<String> = found.iter().take(8).map(named).collect();
+        let is_young = now.saturating_sub(self.recorded.1) < RECORD_EVERY;
+        if addresses.is_empty() || (is_young && self.recorded.0 == addresses) {
+            return;
+        }
         let record = BootstrapRecord {
             network: self.parts.admission.network().bytes(),
-            addresses: addresses
-                .iter()
-                .take(8)
-                .map(|at| format!("{at}/p2p/{}", key.id()))
-                .collect(),
+            addresses: addresses.clone(),
             lanes: self.lanes_at.clone(),
             made_ms: now,
             expires_ms: now + SEED_LIFE_MAX,
@@ -510,8 +520,10 @@ impl Running {
             std::fs::write(&part, format!("{}\n", SeedText(record.signed().clone())))?;
             Ok(durable::publish(&part, path)?)
         });
+        self.recorded = (addresses, now);
         if let Err(error) = written {
             tracing::warn!(path = %path.display(), %error, "the bootstrap record is not written");
+            self.recorded.1 = (now + RECORD_AGAIN).saturating_sub(RECORD_EVERY);
         }
     }
 

@@ -99,6 +99,11 @@ impl Rest {
         self.until.is_none_or(|until| until <= now)
     }
 
+    /// Whether no dial has failed since the last that did not.
+    pub fn is_fresh(&self) -> bool {
+        self.failures == 0
+    }
+
     /// A dial failed.
     pub fn lengthen(&mut self, now: Instant) {
         let factor = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);

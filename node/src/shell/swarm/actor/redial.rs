@@ -19,7 +19,7 @@ pub const PEERS_WANTED: usize = 4;
 /// Dials at a time to find the network again.
 pub const REDIALS_MAX: usize = 8;
 /// How often the book is written, if it has changed.
-const WRITE_EVERY: Duration = Duration::from_secs(5);
+const WRITE_EVERY: Duration = Duration::from_secs(2);
 /// How long the last writing may take when the node leaves.
 const WRITE_WAIT_MAX: Duration = Duration::from_secs(5);
 
@@ -59,7 +59,14 @@ impl Redial {
     /// A dial to an address came to nothing.
     pub fn seed_failed(&mut self, place: usize, error: &DialError, now: Instant) {
         let seed = &mut self.seeds[place];
-        tracing::info!(address = %seed.address, %error, "an address to join by does not answer");
+        // Once is news; the same again, every few seconds, is not.
+        match seed.rest.is_fresh() {
+            true => {
+                let error = error.to_string().replace('\n', " ");
+                tracing::info!(address = %seed.address, error, "an address to join by does not answer");
+            }
+            false => tracing::debug!(address = %seed.address, %error, "it still does not answer"),
+        }
         seed.is_me = matches!(error, DialError::LocalPeerId { .. });
         seed.rest.lengthen(now);
     }
