@@ -453,6 +453,11 @@ impl Hive {
 
     /// A node is lost to all routes.
     fn lost(&mut self, now: Millis, node: NodeId, why: &str, effects: &mut Vec<Effect>) {
+        // Each answer that runs through a node tells of the same failure; it is in no plan since
+        // the first did.
+        if self.resting.get(&node).is_some_and(|rest| rest.until > now) {
+            return;
+        }
         self.rest(now, node);
         effects.push(Effect::Say(format!("{} {why}; routes go around it", node.short())));
         let ids: Vec<ManifestId> = self.models.keys().copied().collect();

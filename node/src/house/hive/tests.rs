@@ -207,6 +207,25 @@ fn who_fails_again_and_again_rests_ever_longer() {
 }
 
 #[test]
+fn a_failure_that_many_answers_tell_of_is_one_failure() {
+    let mut world = World::new();
+    world.offers(1, 900);
+    world.all_ready();
+    world.done.clear();
+    for _ in 0..8 {
+        world.happens(Input::Dropped { node: id(1), why: "is silent".into() });
+    }
+    let said = world.done.iter().filter(|effect| matches!(effect, Effect::Say(_))).count();
+    assert_eq!(said, 1, "{:?}", world.done);
+    let since = world.now;
+    world.done.clear();
+    while world.asked().is_empty() {
+        world.pass(1_000, &[1]);
+        assert!(world.now < since + 6_000, "it is asked again after the first rest");
+    }
+}
+
+#[test]
 fn what_a_node_refused_is_not_asked_of_it_again_soon() {
     let mut world = World::new();
     world.offers(1, 900);
