@@ -161,11 +161,10 @@ class Hive:
             node = Node(arguments.binary, flags)
             self.nodes.append(node)
             seeds.append(node.wait_for(r"address=(/ip4/127.0.0.1/udp/\d+/quic-v1)").group(1))
-        layers = arguments.layers // (stages + 1)
+        # The same number of layers everywhere; a layer is two half-blocks.
+        cuts = [2 * (n * arguments.layers // (stages + 1)) for n in range(1, stages + 1)]
         flags = ["--model", arguments.model, "--listen", "127.0.0.1:0", "--lend-mb", "0", *hive,
-                 "--stages", str(stages), "--stage-layers", str(-(-arguments.layers // (stages + 1))),
-                 "--own-mb", str(arguments.ends_mb + layers * arguments.layer_mb + 70),
-                 "--spares", str(spares), "--guessing", guessing, *self.lanes(delay)]
+                 "--cuts", ",".join(map(str, cuts)), "--spares", str(spares), "--guessing", guessing, *self.lanes(delay)]
         for seed in seeds:
             flags += ["--join", seed]
         self.nodes.append(Node(arguments.binary, flags))
@@ -174,8 +173,8 @@ class Hive:
         connection.request("GET", "/v1/hive")
         found = json.loads(connection.getresponse().read())["hive"]["models"][0]["plan"]["stages"]
         connection.close()
-        if len(found) != stages:
-            print(f"(of {stages} others the route takes {len(found)})", flush=True)
+        if len({stage["node"] for stage in found}) != stages:
+            sys.exit(f"the route takes other nodes than the {stages} that are there: {found}")
 
     def lanes(self, delay):
         if not delay:
@@ -266,8 +265,6 @@ def main():
     parser.add_argument("--model", required=True)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--layers", type=int, default=30)
-    parser.add_argument("--ends-mb", type=int, default=32, help="of the model's ends in memory")
-    parser.add_argument("--layer-mb", type=int, default=3, help="of a layer, with caches")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="no table of delays")
     arguments = parser.parse_args()

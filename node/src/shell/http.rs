@@ -210,10 +210,13 @@ async fn metrics(State(api): State<Arc<Api>>) -> Response {
 
 /// Refuses while the stages of a model that is computed over the hive do not compute it.
 fn stands(serving: &Serving) -> Result<(), Fault> {
-    serving.stands().map_err(|why| {
-        let message = format!("the hive does not compute {} now: {why}", serving.speaker.name());
-        Fault::new(StatusCode::SERVICE_UNAVAILABLE, "no_route", message).later(2)
-    })
+    serving.stands().map_err(|why| no_route(serving, &why))
+}
+
+/// The stages of a model do not compute it.
+fn no_route(serving: &Serving, why: &str) -> Fault {
+    let message = format!("the hive does not compute {} now: {why}", serving.speaker.name());
+    Fault::new(StatusCode::SERVICE_UNAVAILABLE, "no_route", message).later(2)
 }
 
 /// A model that does not answer yet, or not now, is not listed.

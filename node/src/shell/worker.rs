@@ -87,6 +87,12 @@ impl Serving {
     pub fn stands(&self) -> Result<(), String> {
         self.road.as_ref().map_or(Ok(()), |road| road.route().map(|_| ()))
     }
+
+    /// Whether it takes new prompts; if not, why. One whose route was lost a moment ago does: they
+    /// wait for the next.
+    pub fn admits(&self) -> Result<(), String> {
+        self.road.as_ref().and_then(|road| road.lost()).map_or(Ok(()), Err)
+    }
 }
 
 /// Where a model comes from.

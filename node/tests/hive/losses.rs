@@ -7,7 +7,8 @@ use cadencia_tests::udp_proxy::{UdpProxy, Weather};
 use serde_json::Value;
 
 use crate::client::{Stream, text_of};
-use crate::nest::{Api, Hive, Member, greedy, smollm2, text};
+use crate::nest::{Api, BETWEEN, Hive, Member, deep_toy, greedy, smollm2, text};
+use crate::process::DEADLINE;
 
 const TOKENS: usize = 80;
 /// How long an answer may stand still: two seconds, and longer where the node is not optimised and other
@@ -119,4 +120,64 @@ fn a_stage_that_is_cut_off_silently_is_replaced() {
     assert_eq!(found, expected);
     eprintln!("recovery from a cut took {longest:?}");
     assert!(longest < RECOVERY_MAX, "{longest:?}");
+}
+
+/// mesh-llm#951: not ready, not listed and not asked while nobody computes the rest.
+#[test]
+fn without_any_stage_prompts_are_refused_at_once_until_somebody_comes() {
+    let (_folder, model) = deep_toy(4);
+    let path = model.to_str().unwrap();
+    let prompt = text(20);
+    let mut hive = Hive::start(&model, 2, &["--spares", "0", "--own-mb", "2000"], &[]);
+    let expected = hive.api.continued(&prompt, 16);
+    hive.workers.clear();
+    // The first notices the loss, and waits for others as long as there may be some.
+    let asked = Instant::now();
+    let first = hive.api.post("/v1/completions", &greedy(&prompt, 16));
+    assert_eq!(first.status, 503, "{first:?}");
+    assert!(asked.elapsed() < Duration::from_secs(60), "{:?}", asked.elapsed());
+
+    let asked = Instant::now();
+    let refused = hive.api.post("/v1/completions", &greedy(&prompt, 16));
+    assert_eq!((refused.status, &*refused.error("code")), (503, "no_route"), "{refused:?}");
+    assert!(refused.headers.contains_key("retry-after"), "{refused:?}");
+    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+    let ready = hive.api.get("/ready");
+    assert_eq!((ready.status, &*ready.error("code")), (503, "no_route"), "{ready:?}");
+    assert_eq!(hive.api.get("/v1/models").json()["data"].as_array().unwrap().len(), 0);
+    assert_eq!(hive.api.get("/health").status, 200);
+
+    let seed = hive.requester.address.clone();
+    let others: Vec<Member> =
+        (0..2).map(|_| Member::start(&["--lend", path, "--join", &seed])).collect();
+    let end = Instant::now() + DEADLINE;
+    while hive.api.get("/ready").status != 200 {
+        assert!(Instant::now() < end, "{:?}", hive.api.get("/ready"));
+        std::thread::sleep(BETWEEN);
+    }
+    assert_eq!(hive.api.continued(&prompt, 16), expected);
+    drop(others);
+}
+
+#[test]
+fn three_that_compute_the_same_lose_two_in_mid_answer_and_stand_still_for_neither() {
+    let Some(model) = smollm2() else { return };
+    let mut solo = Member::start(&["--model", model.to_str().unwrap()]);
+    let alone = solo.ready();
+    let prompt = text(110);
+    let expected = alone.continued(&prompt, TOKENS);
+    drop(solo);
+    let flags = ["--stages", "1", "--replicate", "3", "--spares", "0"];
+    let mut hive = Hive::start(&model, 3, &flags, &[]);
+    let found = hive.api.get("/v1/hive").json()["hive"]["models"][0]["plan"]["stages"].clone();
+    assert_eq!(found[0]["twins"].as_array().unwrap().len(), 2, "{found}");
+    // One dies, one only stops: the third is there already and is as far.
+    let (dies, stops) = (hive.workers.pop().unwrap(), hive.workers.pop().unwrap());
+    let (text, longest) = streamed(hive.api, &prompt, || {
+        drop(dies);
+        stops.signal("STOP");
+    });
+    assert_eq!(text, expected);
+    eprintln!("with two of three gone an answer stood still for {longest:?}");
+    assert!(longest < Duration::from_millis(400), "{longest:?}");
 }

@@ -22,8 +22,11 @@ use super::{Engine, hand_out};
 const FLIGHTS_MAX: usize = 4;
 /// When a sequence that lost its way tries again: each time in a row twice as long.
 const RETRY_MIN: Duration = Duration::from_millis(20);
-/// How long a sequence may get nowhere before whoever asked is told why.
+/// How long an answer may get nowhere before whoever asked is told why.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The same before its first token where nobody computes the rest: nothing is lost then by asking
+/// again, here or elsewhere.
+const PATIENCE_AT_FIRST: Duration = Duration::from_secs(10);
 
 /// The way to the rest of the model.
 #[derive(Debug)]
@@ -169,8 +172,13 @@ impl Engine<'_> {
         running.tries += 1;
         let backed_off = RETRY_MIN * 2u32.saturating_pow(running.tries.min(6) - 1);
         running.trip = Trip::Wanted(now + setback.retry.max(backed_off));
+        let has_begun = running.text.len() > running.prompt_len();
+        let patience = match setback.is_lost && !has_begun {
+            true => PATIENCE_AT_FIRST,
+            false => PATIENCE,
+        };
         let stuck = running.stuck.get_or_insert(now);
-        if stuck.elapsed() > PATIENCE {
+        if stuck.elapsed() > patience {
             running.given_up = Some(setback.text);
         }
         if let Some(far) = &mut self.far {
@@ -223,7 +231,7 @@ impl Engine<'_> {
                 Ok(()) => landed.push((i, flight, rows)),
                 Err(error) => {
                     let text = format!("what came back is no residual: {error}");
-                    self.set_back(i, Setback { text, retry: Duration::ZERO });
+                    self.set_back(i, Setback { text, retry: Duration::ZERO, is_lost: false });
                 }
             }
         }

@@ -62,6 +62,8 @@ pub struct Setback {
     pub text: String,
     /// When to try again.
     pub retry: Duration,
+    /// Whether there is no route at all.
+    pub is_lost: bool,
 }
 
 /// Where news arrive.

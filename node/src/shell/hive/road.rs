@@ -22,6 +22,9 @@ const KEPT_MAX: usize = 16 << 20;
 /// When a sequence that lost its way asks for another, and when one without any way does.
 const RETRY: Duration = Duration::from_millis(50);
 const RETRY_NO_ROUTE: Duration = Duration::from_millis(300);
+/// How long a new route may take after the old one was lost before new prompts are refused. Answers
+/// under way are more patient.
+const REROUTE_WAIT: Duration = Duration::from_secs(5);
 
 /// A route: who computes what of a model, in order.
 #[derive(Debug, Clone)]
@@ -63,8 +66,8 @@ pub enum Report {
 pub struct HiveRoad {
     dialler: Dialler,
     inbox: Arc<Inbox>,
-    /// The route, or why there is none.
-    route: Mutex<Result<Arc<Route>, String>>,
+    /// The route, or why there is none and since when.
+    route: Mutex<Result<Arc<Route>, (String, Instant)>>,
     open: Mutex<BTreeMap<u64, mpsc::UnboundedSender<Command>>>,
     reports: mpsc::UnboundedSender<Report>,
     epoch: Instant,
@@ -89,19 +92,32 @@ impl HiveRoad {
         reports: mpsc::UnboundedSender<Report>,
         why: String,
     ) -> Arc<Self> {
-        let (route, open) = (Mutex::new(Err(why)), Mutex::default());
+        let (route, open) = (Mutex::new(Err((why, Instant::now()))), Mutex::default());
         Arc::new(Self { dialler, inbox, route, open, reports, epoch: Instant::now() })
     }
 
     /// The route of the moment.
     pub fn route(&self) -> Result<Arc<Route>, String> {
-        self.route.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.now().clone().map_err(|(why, _)| why)
+    }
+
+    /// Why there has been no route for longer than it takes to find another, if that is so.
+    pub fn lost(&self) -> Option<String> {
+        let now = self.now();
+        let (why, since) = now.as_ref().err()?;
+        (since.elapsed() >= REROUTE_WAIT).then(|| why.clone())
+    }
+
+    fn now(&self) -> std::sync::MutexGuard<'_, Result<Arc<Route>, (String, Instant)>> {
+        self.route.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sequences that open from now on take this route, or are told why there is none. Those under
     /// way stay on theirs.
     pub fn set_route(&self, route: Result<Arc<Route>, String>) {
-        *self.route.lock().unwrap_or_else(PoisonError::into_inner) = route;
+        let mut now = self.now();
+        let since = now.as_ref().err().map_or_else(Instant::now, |(_, since)| *since);
+        *now = route.map_err(|why| (why, since));
     }
 
     fn open_ones(
@@ -128,14 +144,14 @@ impl Road for OnRoad {
         let route = match road.route() {
             Ok(route) => route,
             Err(text) => {
-                let setback = Setback { text, retry: RETRY_NO_ROUTE };
+                let setback = Setback { text, retry: RETRY_NO_ROUTE, is_lost: true };
                 return road.inbox.put(number, News::Failed(setback));
             }
         };
         let mut session = [0; 16];
         if let Err(error) = getrandom::fill(&mut session) {
             let text = format!("this machine gives no random bytes: {error}");
-            let setback = Setback { text, retry: RETRY_NO_ROUTE };
+            let setback = Setback { text, retry: RETRY_NO_ROUTE, is_lost: true };
             return road.inbox.put(number, News::Failed(setback));
         }
         let plan = PassagePlan {
@@ -288,7 +304,8 @@ impl Way {
             PassageError::Refused { retry_ms, .. } => Duration::from_millis((*retry_ms).into()),
             _ => RETRY,
         };
-        self.tell(News::Failed(Setback { text: error.to_string(), retry: retry.max(RETRY) }));
+        let (text, retry) = (error.to_string(), retry.max(RETRY));
+        self.tell(News::Failed(Setback { text, retry, is_lost: false }));
         let _ = self.road.reports.send(Report::Failed { route: self.route, error });
     }
 

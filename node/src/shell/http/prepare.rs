@@ -14,10 +14,10 @@ use crate::shell::constraint::{Constraint, ConstraintError};
 use crate::shell::speaker::{Script, ScriptEnd, SpeechError, unix_now};
 use crate::shell::worker::{Served, Serving};
 
-use super::Api;
 use super::choice::Choice;
 use super::fault::{Fault, internal, quoted};
 use super::wanted::{Echo, Form, Input, Opening, Options, Prompt, Talk, Wanted, refused};
+use super::{Api, no_route};
 
 /// A model that is served, and its place among them.
 #[derive(Debug, Clone)]
@@ -29,18 +29,21 @@ pub struct Target {
 }
 
 impl Target {
-    /// The model that a request names; the first where it names none.
+    /// The model that a request names; the first where it names none. Refuses for one that nobody
+    /// computes.
     pub fn find(served: &Served, asked: Option<&str>) -> Result<Self, Fault> {
         let found = served.find(asked);
         let found = found.map(|(place, serving)| Self { place, serving: serving.clone() });
-        found.ok_or_else(|| {
+        let found = found.ok_or_else(|| {
             let message = format!(
                 "the model {} is not served here; {} is",
                 quoted(asked.unwrap_or_default()),
                 served.names().join(", ")
             );
             Fault::new(StatusCode::NOT_FOUND, "model_not_found", message).about("model")
-        })
+        })?;
+        found.serving.admits().map_err(|why| no_route(&found.serving, &why))?;
+        Ok(found)
     }
 }
 

@@ -70,7 +70,8 @@ impl Road for Elsewhere {
         let mut state = self.state.lock().unwrap();
         if Self::below(&mut state, 100) < self.mishaps {
             state.seats.remove(&number);
-            let setback = Setback { text: "it fell over".into(), retry: Duration::ZERO };
+            let (text, retry) = ("it fell over".into(), Duration::ZERO);
+            let setback = Setback { text, retry, is_lost: false };
             state.late.push_back((number, News::Failed(setback)));
             return;
         }
