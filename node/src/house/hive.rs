@@ -273,11 +273,11 @@ impl Hive {
         place(&Task::of(&want.manifest, want.wish), &scene)
     }
 
-    /// As [`Hive::plan`], with fewer stages than are wished for where there are too few nodes.
+    /// As [`Hive::plan`], with fewer stages than are wished for where there are too few nodes, but not
+    /// without any: what all fits here is not the hive's business.
     fn plan_for_less(&self, now: Millis, want: &Want) -> Result<Plan, NoRoute> {
         let first = self.plan(now, want);
-        let least = u32::from(want.me.front.is_some());
-        for stages_min in (least..want.wish.stages_min).rev() {
+        for stages_min in (1..want.wish.stages_min).rev() {
             if first.is_ok() {
                 break;
             }

@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
 use tokio::sync::mpsc;
 use wire::{Hello, Key, Manifest, Millis, NetworkId, NodeId};
@@ -34,7 +35,7 @@ use super::lanes::{self, Lanes};
 use super::machine;
 use super::settings::Settings;
 use super::speaker::unix_now_ms;
-use super::swarm::{self, DhtRole, Swarm};
+use super::swarm::{self, DhtRole, Reach, Swarm, reach};
 use super::weights;
 use crate::house::fitness::{Rates, Resource};
 use crate::house::hive::Want;
@@ -92,7 +93,7 @@ impl HiveNode {
         let (swarm, events) = start_swarm(settings, &join, &key, listen, &admission)?;
         let (lanes, mut incoming) = start_lanes(&key, lanes_at, &admission)?;
         let stats = Arc::<StageStats>::default();
-        let dialler = Dialler { lanes: lanes.clone(), swarm: swarm.clone() };
+        let dialler = Dialler::new(lanes.clone(), swarm.clone());
         let own = dialler.clone();
         let (orders, take) = std::sync::mpsc::channel();
         let back = orders.clone();
@@ -233,8 +234,13 @@ fn start_swarm(
     admission: &Admission,
 ) -> Result<(Swarm, mpsc::Receiver<swarm::Event>)> {
     let now = Millis(unix_now_ms());
+    let listens = seeds::both(listen).to_vec();
+    // The owner of a seed who names an address of the whole internet says that it is reached there:
+    // the first to come need it as a relay before anybody could have tried.
+    let is_told = |at: &Multiaddr| settings.seed && reach(at) == Some(Reach::Global);
     let config = swarm::Config {
-        listen: seeds::both(listen).to_vec(),
+        external: listens.iter().filter(|at| is_told(at)).cloned().collect(),
+        listen: listens,
         join: seeds::addresses(join, admission.network(), now)?,
         network: match admission.network() {
             NetworkId::Public => swarm::Network::Public,

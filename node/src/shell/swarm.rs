@@ -38,6 +38,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use wire::NodeId;
 
+pub use self::address::{Reach, reach};
 pub use self::config::{
     Config, DhtRole, GOSSIP_BYTES_MAX, Limits, Network, RelayUse, Topic, WIRE_VERSION,
 };

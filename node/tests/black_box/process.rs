@@ -150,6 +150,13 @@ impl Lines {
         }
     }
 
+    /// All lines that have come.
+    #[allow(dead_code, reason = "the tests of hives use it")]
+    pub fn so_far(&mut self) -> Vec<String> {
+        self.seen.extend(self.lines.try_iter());
+        self.seen.clone()
+    }
+
     /// All lines up to the end.
     pub fn rest(&mut self) -> Vec<String> {
         self.seen.extend(self.lines.iter());

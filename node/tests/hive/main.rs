@@ -12,6 +12,8 @@ mod joining;
 mod leaving;
 mod local;
 mod losses;
+#[cfg(target_os = "linux")]
+mod nat;
 mod nest;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../black_box/process.rs"]

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use cadencia_tests::Real;
@@ -49,8 +49,28 @@ impl Member {
     }
 
     fn run(what: &str, home: TempDir, flags: &[&str]) -> Self {
+        let command = cadencia(&home);
+        Self::spawn(command, what, home, flags)
+    }
+
+    /// A node, or a seed, in a network namespace.
+    pub fn within(space: &str, what: &str, flags: &[&str]) -> Self {
+        let home = TempDir::new().unwrap();
+        let plain = cadencia(&home);
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", space]).arg(plain.get_program());
+        for (name, value) in plain.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self::spawn(command, what, home, flags)
+    }
+
+    fn spawn(mut command: Command, what: &str, home: TempDir, flags: &[&str]) -> Self {
         let state = home.path().join("state");
-        let mut command = cadencia(&home);
         command.args([what, "--api", "127.0.0.1:0", "--mdns", "false", "--threads", "1"]);
         command.args(["--state-dir", state.to_str().unwrap()]);
         if !flags.contains(&"--listen") {
@@ -64,7 +84,8 @@ impl Member {
         let bound = Api(bound.parse().unwrap());
         let id = log.wait_for("local_peer_id=");
         let id = id.split("local_peer_id=").nth(1).unwrap().trim().to_owned();
-        let line = log.wait_for("listening for peers address=/ip4/127.0.0.1/udp/");
+        let line = log.wait_for("/quic-v1");
+        assert!(line.contains("listening for peers address=/ip4/"), "{line}");
         let address = line.split("address=").nth(1).unwrap().trim().to_owned();
         Self { child, log, out, address, bound, id, home }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::Semaphore;
@@ -18,6 +19,11 @@ use crate::shell::swarm::Swarm;
 
 /// Memory for rows of others that wait to be computed, KiB: 256 MiB.
 const WAITING_KIB: usize = 256 << 10;
+
+/// How long it is remembered that no lane leads to a node: a try takes seconds.
+const LANE_REST: Duration = Duration::from_secs(60);
+/// Of how many nodes that is remembered.
+const NO_LANE_MAX: usize = 1024;
 
 /// Whoever answers pipes that are not about sequences.
 pub trait Desk: Send + Sync {
@@ -237,15 +243,28 @@ pub struct Dialler {
     pub lanes: Lanes,
     /// The other: streams of the swarm, which reaches nodes by holes that it punched, or through a third.
     pub swarm: Swarm,
+    /// To whom no lane led, and when that was found.
+    no_lane: Arc<Mutex<BTreeMap<NodeId, Instant>>>,
 }
 
 impl Dialler {
-    /// A pipe to a node: over a lane, or, where none can be had, over a stream of the swarm.
+    /// Over both.
+    pub fn new(lanes: Lanes, swarm: Swarm) -> Self {
+        Self { lanes, swarm, no_lane: Arc::default() }
+    }
+
+    /// A pipe to a node: over a lane, or, where none can be had, over a stream of the swarm. Where no
+    /// lane led a moment ago, the stream is tried first.
     ///
     /// # Errors
     /// Neither way leads there; both are told.
     pub async fn dial(&self, hop: &Hop) -> anyhow::Result<Pipe> {
         let node = hop.node();
+        if self.had_no_lane(node)
+            && let Ok(stream) = self.swarm.open_stream(node).await
+        {
+            return Ok(Pipe::opened_over(node, stream, PipeLimits::default()));
+        }
         let addresses: Vec<_> = hop.lanes.iter().filter_map(wire::Address::socket).collect();
         let lane = async { anyhow::Ok(self.lanes.link(node, &addresses).await?.open().await?) };
         let no_lane = match lane.await {
@@ -254,10 +273,23 @@ impl Dialler {
         };
         match self.swarm.open_stream(node).await {
             Ok(stream) => {
+                self.remember_no_lane(node);
                 tracing::info!(%node, why = %no_lane, "no lane leads there; a stream of the swarm does");
                 Ok(Pipe::opened_over(node, stream, PipeLimits::default()))
             }
             Err(no_stream) => anyhow::bail!("cannot be reached: {no_lane}; and {no_stream}"),
         }
+    }
+    fn remember_no_lane(&self, node: NodeId) {
+        let mut known = self.no_lane.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|_, since| since.elapsed() < LANE_REST);
+        if known.len() < NO_LANE_MAX {
+            known.insert(node, Instant::now());
+        }
+    }
+
+    fn had_no_lane(&self, node: NodeId) -> bool {
+        let known = self.no_lane.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(&node).is_some_and(|since| since.elapsed() < LANE_REST)
     }
 }

@@ -17,6 +17,7 @@ use super::super::config::MEMBERS_MAX;
 use super::super::event::{Direction, Event, Path, PeerInfo};
 use super::super::identity::node_of;
 use super::super::refusal::{DialError, ListError, Mismatch};
+use super::reach::relay_place;
 use super::{Actor, Waiter};
 
 /// Dials that somebody waits for.
@@ -29,6 +30,9 @@ const REFUSAL_GRACE: Duration = Duration::from_secs(1);
 const SPEECH_CHARS_MAX: usize = 64;
 /// Neighbours on the local network that are dialled when they show up together.
 const NEIGHBOURS_MAX: usize = 16;
+
+/// Those who carry circuits through whom a peer is looked for.
+const CIRCUITS_TRIED_MAX: usize = 4;
 
 /// What a dial is for.
 pub enum Purpose {
@@ -156,15 +160,28 @@ impl Actor {
         }
     }
 
-    /// Dials a peer unless it is connected or being dialled.
+    /// Dials a peer unless it is connected or being dialled: where it was seen, where the protocols
+    /// know it, and through those who carry circuits, since it may have asked the same for one.
     pub(super) fn dial_peer(&mut self, peer: PeerId) -> Result<ConnectionId, swarm::DialError> {
+        let mut addresses = self.redial.book.addresses(&peer).to_vec();
+        addresses.extend(self.circuits(peer));
         let options = DialOpts::peer_id(peer)
             .condition(PeerCondition::DisconnectedAndNotDialing)
-            .addresses(self.redial.book.addresses(&peer).to_vec())
+            .addresses(addresses)
             .extend_addresses_through_behaviour()
             .build();
         let id = options.connection_id();
         self.swarm.dial(options).map(|()| id)
+    }
+
+    /// Ways to a peer through those connected here who carry circuits.
+    fn circuits(&self, peer: PeerId) -> Vec<Multiaddr> {
+        let relays = self.peers.iter().filter(|(relay, _)| **relay != peer);
+        let places = relays.filter_map(|(relay, state)| {
+            let place = relay_place(state)?.with_p2p(*relay).ok()?;
+            Some(place.with(Protocol::P2pCircuit).with(Protocol::P2p(peer)))
+        });
+        places.take(CIRCUITS_TRIED_MAX).collect()
     }
 
     pub(super) fn on_established(

@@ -148,7 +148,7 @@ impl Actor {
 }
 
 /// Where a peer that carries circuits can be dialled by others, if it does.
-fn relay_place(peer: &Peer) -> Option<Multiaddr> {
+pub(super) fn relay_place(peer: &Peer) -> Option<Multiaddr> {
     let profile = peer.profile().filter(|profile| profile.serves_relay)?;
     let dialled = peer
         .links
