@@ -207,6 +207,27 @@ fn who_fails_again_and_again_rests_ever_longer() {
 }
 
 #[test]
+fn who_asks_for_stages_waits_for_others_and_is_not_left_with_a_route_of_none() {
+    let mut world = World::new();
+    let rates = Rates { int8_gops: 400, read_mb_s: 10_000 };
+    let me = Me { node: id(0), memory_bytes: 9_000 * MB, rates, whole: true, front: None };
+    let wish = Wish { positions: 1000, stages_min: 1, ..Wish::default() };
+    world.happens(Input::Want(Box::new(Want { manifest: manifest(), wish, me })));
+    world.offers(1, 900);
+    world.all_ready();
+    assert!(world.uses(1));
+    world.done.clear();
+    world.happens(Input::Dropped { node: id(1), why: "is silent".into() });
+    world.pass(10_000, &[]);
+    assert!(world.done.iter().any(|effect| matches!(effect, Effect::NoRoute { .. })));
+    let begins =
+        |effect: &&Effect| matches!(effect, Effect::Say(text) if text.contains("made ready"));
+    assert_eq!(world.done.iter().find(begins), None);
+    world.pass(20_000, &[1]);
+    assert!(!world.asked().is_empty(), "it is asked again when it lives");
+}
+
+#[test]
 fn a_failure_that_many_answers_tell_of_is_one_failure() {
     let mut world = World::new();
     world.offers(1, 900);
