@@ -17,6 +17,7 @@ pub struct Wish {
     /// Sequences at a time.
     pub sequences: u32,
     /// Stages that there must be besides this node, whatever they cost; 0 leaves that to the planner.
+    /// Cuts that are named say it themselves.
     pub stages_min: u32,
     /// Layers that another node may be asked for in one stage; 0 for as many as it has memory for.
     pub layers_max: u32,

@@ -108,7 +108,14 @@ fn check(task: &Task, world: &World, plan: &Plan) -> Result<(), TestCaseError> {
         }
     }
     prop_assert_eq!(at as usize, task.halves.len());
-    prop_assert!(plan.stages.len() >= task.wish.stages_min as usize);
+    match task.wish.cuts {
+        // Whoever names the cuts has said how many stages there are.
+        Cuts::Before(marks) => {
+            let starts = plan.stages.iter().map(|stage| stage.halves.start);
+            prop_assert!(starts.eq(marks.iter()));
+        }
+        _ => prop_assert!(plan.stages.len() >= task.wish.stages_min as usize),
+    }
     check_memory(task, world, plan)?;
     let lines = plan.explain();
     prop_assert!(lines.len() >= 4 && lines.iter().all(|line| !line.is_empty()));
