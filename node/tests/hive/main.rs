@@ -8,6 +8,7 @@ mod answers;
 #[path = "../black_box/client.rs"]
 mod client;
 mod crowd;
+mod hostile;
 mod joining;
 mod leaving;
 mod local;

@@ -95,6 +95,11 @@ impl Member {
         send_signal(self.child.id(), name);
     }
 
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Ends the process at once; its home, for the next in its place.
     pub fn killed(mut self) -> TempDir {
         let _ = self.child.kill();
