@@ -1,7 +1,8 @@
 //! Several nodes as real processes, seen from outside: one model over all of them.
 //!
 //! Each test starts its own hive on free ports of the loopback address, each node with an empty home.
-//! Nothing sleeps: what is waited for is an event, with a deadline.
+//! What is waited for is an event, with a deadline; where nobody tells of it, it is asked for again and
+//! again.
 
 mod answers;
 #[allow(dead_code, reason = "other tests use the rest")]

@@ -19,7 +19,9 @@ use super::pace::Pace;
 const OPEN_MAX: u64 = 5_000;
 /// How long a stage may take to say how far it is, milliseconds: a packet each way, and a moment.
 const ANSWER_MAX: u64 = 500;
-/// How long mending may take, milliseconds.
+/// How long rows may be on their way between two stages, milliseconds, where both say that they live.
+const WAY_MAX: u64 = 1_000;
+/// How long mending may take, milliseconds, and making the pipes of a way that is new.
 const MEND_MAX: u64 = 2_000;
 /// How long a step may take while the stage that has it says that it is at work, milliseconds.
 const STEP_MAX: u64 = 120_000;
@@ -232,6 +234,16 @@ struct Sent {
     born: Millis,
 }
 
+/// A step between two stages, as all of them said.
+#[derive(Debug, Clone, Copy)]
+struct Astray {
+    step: u64,
+    /// Whom it has not reached.
+    before: (u32, NodeId),
+    /// When that was first found.
+    since: Millis,
+}
+
 #[derive(Debug)]
 enum State {
     Opening {
@@ -268,6 +280,10 @@ pub struct Passage {
     last_nonce: u64,
     /// No question is asked before: after all answered, and somebody is at work.
     patience: Millis,
+    /// The step that had not reached a stage though it had left the one before.
+    astray: Option<Astray>,
+    /// Steps up to this one go a way that is new: pipes between stages are made when it is first used.
+    new_way: u64,
     /// The step for which a second way was tried.
     hedged: u64,
     hedges: u64,
@@ -303,6 +319,8 @@ impl Passage {
             last_step: 0,
             last_nonce: 0,
             patience: Millis(0),
+            astray: None,
+            new_way: 1,
             hedged: 0,
             hedges: 0,
         }
@@ -652,10 +670,15 @@ impl Passage {
             (stage.nodes[stage.active].who(), at(stage).received)
         };
         if received < step {
-            if self.patience > born {
-                // It was on its way before, and still is: the way is cut.
+            let found = Astray { step, before: who, since: now };
+            let same = |astray: &Astray| astray.step == step && astray.before == who;
+            let astray = self.astray.filter(same).unwrap_or(found);
+            let most = if step <= self.new_way { MEND_MAX } else { WAY_MAX };
+            if now.since(astray.since) >= most {
+                // It was on its way then, and still is: the way is cut.
                 return self.broken(now, who, "answers, but rows do not reach it");
             }
+            self.astray = Some(astray);
             self.patience = now.plus(ANSWER_MAX);
             return vec![Effect::Wake(self.deadline(now))];
         }
@@ -703,7 +726,26 @@ impl Passage {
         }
         let Some(who) = silent.first().map(|who| **who) else { return self.all_answered(now) };
         self.state = State::Running;
-        self.broken(now, who, &format!("is silent: no answer within {ANSWER_MAX} ms"))
+        let why = format!("is silent: no answer within {ANSWER_MAX} ms");
+        let mut effects = self.stands_by_no_more(who.1, &why);
+        effects.extend(self.broken(now, who, &why));
+        effects
+    }
+
+    /// A node that is silent at one place takes over at no other.
+    fn stands_by_no_more(&mut self, node: NodeId, why: &str) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for stage in &mut self.stages {
+            for (n, replica) in stage.nodes.iter_mut().enumerate() {
+                let silent = replica.hop.node() == node && replica.state != Standing::Gone;
+                if silent && n != stage.active {
+                    replica.state = Standing::Gone;
+                    let leg = replica.hop.leg;
+                    effects.push(Effect::Dropped { leg, node, why: why.to_owned() });
+                }
+            }
+        }
+        effects
     }
 
     fn refused(
@@ -818,6 +860,7 @@ impl Passage {
             replica.sent = sent.first + sent.count;
             effects.push(tell(&replica.hop, Say::Rows(header(sent)), sent.rows.clone()));
         }
+        self.new_way = self.last_step;
         if !self.sent.is_empty() {
             effects.push(Effect::Wake(self.deadline(now)));
         }

@@ -77,6 +77,9 @@ struct World {
     delay: u64,
     /// Links that swallow what is sent.
     cut: Vec<(NodeId, NodeId)>,
+    /// What making a pipe between two stages takes, milliseconds, and when each is made.
+    making: u64,
+    made: BTreeMap<(NodeId, NodeId), u64>,
     ready: Option<u32>,
     delivered: Vec<(u32, u32, Bytes)>,
     failed: Option<PassageError>,
@@ -122,6 +125,8 @@ impl World {
             workers: workers.collect(),
             delay: 5,
             cut: vec![],
+            making: 0,
+            made: BTreeMap::new(),
             ready: None,
             delivered: vec![],
             failed: None,
@@ -172,7 +177,9 @@ impl World {
 
     fn post(&mut self, from: NodeId, to: NodeId, say: Say, body: Bytes) {
         if !self.cut.contains(&(from, to)) {
-            self.at(self.now + self.delay, Event::ToWorker { from, to, say, body });
+            let making = if from == node(REQUESTER) { 0 } else { self.making };
+            let made = *self.made.entry((from, to)).or_insert(self.now + making);
+            self.at(made.max(self.now) + self.delay, Event::ToWorker { from, to, say, body });
         }
     }
 
@@ -356,6 +363,82 @@ fn a_link_that_swallows_rows_is_found_and_went_around() {
     };
     assert!(world.run(10, 60, cut) == expected(3, 70), "{:?}", world.failed);
     assert_eq!(world.dropped, [node(1)]);
+}
+
+#[test]
+fn nobody_is_blamed_while_pipes_are_made() {
+    for making in [100, 300, 700, 1_200, 1_800] {
+        for victim in 0..3 {
+            let legs: [&[u8]; 3] = [&[0, 10], &[1, 11], &[2, 12]];
+            let mut world = World::new(&legs, Replication::Spare);
+            world.making = making;
+            let kill = |world: &mut World, n| {
+                if n == 20 {
+                    world.kill(victim);
+                }
+            };
+            let found = world.run(10, 60, kill);
+            assert!(found == expected(3, 70), "{making} ms, {victim} killed: {:?}", world.failed);
+            assert_eq!(world.dropped, [node(victim)], "{making} ms");
+        }
+    }
+}
+
+#[test]
+fn nobody_is_blamed_for_a_way_that_was_slow_once() {
+    let mut world = World::new(&[&[0], &[1, 11], &[2]], Replication::Spare);
+    let jam = |world: &mut World, n| {
+        // Several times what is late, for several steps one after the other.
+        if (20..30).contains(&n) {
+            world.made.insert((node(0), node(1)), world.now + 900);
+        }
+    };
+    assert!(world.run(10, 60, jam) == expected(3, 70), "{:?}", world.failed);
+    assert_eq!(world.dropped, []);
+}
+
+#[test]
+fn who_is_silent_at_one_place_takes_over_at_no_other() {
+    let leg = |start: usize, nodes: &[u8]| Leg {
+        halves: Halves::new(start, start + 2),
+        nodes: nodes.iter().map(|n| hop(*n)).collect(),
+    };
+    let plan = Plan {
+        session: vec![1; 16],
+        manifest: vec![2; 32],
+        legs: vec![leg(2, &[0, 10]), leg(4, &[1, 0, 11])],
+        positions: 64,
+        row_bytes: ROW,
+        kept_bytes: 1 << 20,
+        beginning: vec![],
+        replication: Replication::Spare,
+    };
+    let mut passage = Passage::new(plan);
+    passage.handle(Millis(0), Input::Begin);
+    let said = |leg, n, say| Input::Said { leg, node: node(n), say, body: Bytes::new() };
+    for (leg, n) in [(0, 0), (0, 10), (1, 1), (1, 0), (1, 11)] {
+        let opened = Say::Opened(Opened { rows_max: 64, begun: 0 });
+        passage.handle(Millis(1), said(leg, n, opened));
+    }
+    let rows = Bytes::copy_from_slice(&row(0, 0));
+    passage.handle(Millis(2), Input::Send { first: 0, rows, wanted: Wanted::Each });
+    passage.handle(Millis(5_000), Input::Tick);
+    for (leg, n) in [(0, 10), (1, 1), (1, 11)] {
+        let at = At { nonce: passage.last_nonce, received: 0, done: 0, positions: 0, queued: 0 };
+        passage.handle(Millis(5_001), said(leg, n, Say::At(at)));
+    }
+    let mut effects = passage.handle(Millis(5_600), Input::Tick);
+    let why = "its pipe broke".to_owned();
+    effects.extend(passage.handle(Millis(5_700), Input::Broken { leg: 1, node: node(1), why }));
+    let dropped: Vec<_> = effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Dropped { leg, node, .. } => Some((*leg, *node)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(dropped, [(1, node(0)), (0, node(0)), (1, node(1))]);
+    assert_eq!(passage.active(), [node(10), node(11)]);
 }
 
 #[test]
