@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use getrandom::SysRng;
+use getrandom::rand_core::UnwrapErr;
 use libp2p::allow_block_list::{AllowedPeers, BlockedPeers};
 use libp2p::gossipsub::{
     self, MaxCountSubscriptionFilter, PeerScoreParams, PeerScoreThresholds, TopicScoreParams,
@@ -59,6 +61,9 @@ const RELAY_CIRCUIT_LIFE_MAX: Duration = Duration::from_secs(60 * 60);
 /// Bytes through one circuit: some 100,000 rows of a small model.
 const RELAY_CIRCUIT_BYTES_MAX: u64 = 256 << 20;
 
+/// How often others are asked whether they can dial addresses that nobody has tried. Until one can,
+/// this node is in nobody's table, and is lost with whom it joined by.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// How often a peer is pinged; also how old a round-trip time may be.
 const PING_EVERY: Duration = Duration::from_secs(15);
 
@@ -78,7 +83,7 @@ pub struct Behaviour {
     pub relay_client: relay::client::Behaviour,
     pub relay_server: Toggle<relay::Behaviour>,
     pub hole_punch: dcutr::Behaviour,
-    pub probe: autonat::v2::client::Behaviour,
+    pub probe: autonat::v2::client::Behaviour<UnwrapErr<SysRng>>,
     pub probed: autonat::v2::server::Behaviour,
     pub mdns: Toggle<mdns::tokio::Behaviour>,
 }
@@ -113,7 +118,10 @@ pub fn assemble(
         relay_client,
         relay_server: config.relay_server.then(|| relay_server(me)).into(),
         hole_punch: dcutr::Behaviour::new(me),
-        probe: autonat::v2::client::Behaviour::default(),
+        probe: autonat::v2::client::Behaviour::new(
+            UnwrapErr(SysRng),
+            autonat::v2::client::Config::default().with_probe_interval(PROBE_EVERY),
+        ),
         probed: autonat::v2::server::Behaviour::default(),
         mdns: mdns(config, me)?.into(),
     })

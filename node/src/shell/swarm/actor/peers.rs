@@ -290,6 +290,7 @@ impl Actor {
         let Link { direction, path, .. } = *state.best();
         self.outbox.tell(Event::Connected { peer: node, direction, path });
         self.redial.joined(peer);
+        self.judge_reachability();
         self.walk_soon();
         for (_, waiter) in self.waiting.extract_if(.., |(of, _)| *of == peer) {
             let _ = waiter.send(Ok(node));

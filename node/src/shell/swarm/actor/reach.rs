@@ -84,6 +84,9 @@ impl Actor {
             Some(Reach::Global) => Reachability::Public,
             Some(Reach::Local | Reach::Loopback) => Reachability::Local,
             None if self.reachable.probes_failed >= PROBES_FAILED_MIN => Reachability::Unreachable,
+            // Those in the same room can; if not, probes will tell soon. Waiting for them would leave
+            // the others without a way to this node if whom all joined by goes at once.
+            None if self.has_near() => Reachability::Local,
             None => Reachability::Unknown,
         };
         if now == self.reachable.now {
@@ -98,6 +101,17 @@ impl Actor {
             self.swarm.behaviour_mut().dht.set_mode(Some(mode));
         }
         self.outbox.tell(Event::Reachability(now));
+    }
+
+    /// Whether somebody on the same machine or local network is connected, and this node listens there.
+    fn has_near(&self) -> bool {
+        let is_near = |address: &Multiaddr| {
+            !is_circuit(address)
+                && reach(address).is_some_and(|reach| matches!(reach, Reach::Loopback | Reach::Local))
+        };
+        let members = self.peers.values().filter(|peer| peer.profile().is_some());
+        let mut links = members.flat_map(|peer| peer.links.values());
+        links.any(|link| is_near(&link.address)) && self.swarm.listeners().any(is_near)
     }
 
     /// Asks peers that offer it to carry circuits to this node, while it needs them.

@@ -1,5 +1,7 @@
 //! Finding others: providers through a third node, and the network through the peer cache.
 
+use std::time::Instant;
+
 use super::*;
 
 /// Looks until somebody is found.
@@ -44,6 +46,26 @@ async fn what_was_announced_to_nobody_is_announced_again_when_somebody_comes() {
     let seeker = start(config(3));
     soon("a dial", seeker.swarm.dial(address)).await.unwrap();
     assert_eq!(find(&seeker.swarm, [9; 32]).await, [provider.swarm.me()]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_joined_by_one_soon_know_each_other_though_nobody_was_probed() {
+    let mut seed = start(Config { dht: DhtRole::WhenReachable, ..config(1) });
+    let join = vec![seed.address().await];
+    let began = Instant::now();
+    let others: Vec<_> = (2..6)
+        .map(|n| start(Config { dht: DhtRole::WhenReachable, join: join.clone(), ..config(n) }))
+        .collect();
+    soon("all know all", async {
+        for node in &others {
+            while node.swarm.peers().await.unwrap().len() < 4 {
+                tokio::task::yield_now().await;
+            }
+        }
+    })
+    .await;
+    // Probes are begun when so much has passed, and walks after those.
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
