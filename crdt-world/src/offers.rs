@@ -158,6 +158,11 @@ impl Offers {
         }
     }
 
+    /// A node that was asked has answered: it lives, whatever was thought of it, and its offer holds.
+    pub fn answered(&mut self, node: NodeId) {
+        self.gone.remove(&node);
+    }
+
     /// A node is no neighbour any more, for whatever good reason.
     pub fn left(&mut self, node: NodeId) {
         self.near.left(node);

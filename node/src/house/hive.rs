@@ -41,6 +41,9 @@ const SPARES_SOON: u64 = 1_000;
 const RETRY_EVERY: u64 = 1_000;
 /// By how much another route must be faster to be worth the change, in percent.
 const GAIN_PERCENT: u64 = 25;
+/// How soon a node that has rested is asked again whether it lives when it did not answer, milliseconds:
+/// the first time; each further time is twice as long.
+const ASK_AGAIN: u64 = 2_000;
 /// Nodes of which failures are remembered.
 const RESTING_MAX: usize = 1024;
 
@@ -75,6 +78,8 @@ pub enum Input {
     Offer(Box<Verified<Offer>>),
     /// A node answered, after so long, microseconds.
     Reached(NodeId, u64),
+    /// A node that was asked whether it lives has answered.
+    Answered(NodeId),
     /// A node is not connected any more.
     Left(NodeId),
     /// A model is wanted.
@@ -147,6 +152,8 @@ pub enum Effect {
         /// Who computes what, in short.
         words: String,
     },
+    /// Ask a node whether it lives.
+    Ask(NodeId),
     /// There is no way for a model.
     NoRoute {
         /// Which model.
@@ -176,6 +183,9 @@ pub struct Hive {
 struct Rest {
     until: Millis,
     length: u64,
+    /// When to ask it whether it lives, and how long after that again.
+    ask: Millis,
+    again: u64,
 }
 
 #[derive(Debug)]
@@ -305,6 +315,11 @@ impl Hive {
                 self.offers.reached(now, node, rtt_us);
                 self.lives(now, node);
             }
+            Input::Answered(node) => {
+                self.offers.answered(node);
+                self.lives(now, node);
+                self.look_soon(now);
+            }
             Input::Left(node) => self.offers.left(node),
             Input::Want(want) => {
                 let why = "no route was looked for yet".into();
@@ -353,7 +368,8 @@ impl Hive {
     fn rest(&mut self, now: Millis, node: NodeId) {
         let before = self.resting.get(&node).map_or(0, |rest| rest.length);
         let length = (2 * before).clamp(REST_MIN, REST_MAX);
-        self.resting.insert(node, Rest { until: now.plus(length), length });
+        let until = now.plus(length);
+        self.resting.insert(node, Rest { until, length, ask: until, again: ASK_AGAIN });
         if self.resting.len() > RESTING_MAX {
             let first = self.resting.iter().min_by_key(|(_, rest)| rest.until);
             let first = first.map(|(node, _)| *node);
@@ -367,6 +383,14 @@ impl Hive {
         self.offers.expire(now);
         self.refusals.expire(now);
         self.resting.retain(|_, rest| now.since(rest.until) < REST_MAX);
+        // Nobody may tell of it for long, and somebody may wait for it.
+        for (node, rest) in self.resting.iter_mut().filter(|(_, rest)| rest.ask <= now) {
+            if self.refusals.forbids_node(*node, now) {
+                effects.push(Effect::Ask(*node));
+            }
+            rest.ask = now.plus(rest.again);
+            rest.again = (2 * rest.again).min(REST_MAX);
+        }
         let late = |part: &Progress| !part.ready && now.since(part.heard) > READY_SILENCE_MAX;
         let silent: Vec<NodeId> = self
             .models

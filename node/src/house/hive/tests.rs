@@ -187,6 +187,29 @@ fn a_lost_node_is_in_no_plan_until_it_has_rested_and_shown_that_it_lives() {
 }
 
 #[test]
+fn a_node_that_has_rested_is_asked_whether_it_lives_ever_more_seldom() {
+    let mut world = World::new();
+    world.offers(1, 900);
+    world.all_ready();
+    world.done.clear();
+    world.happens(Input::Dropped { node: id(1), why: "is silent".into() });
+    let asks = |world: &World| world.done.iter().filter(|e| **e == Effect::Ask(id(1))).count();
+    world.pass(2_900, &[]);
+    assert_eq!(asks(&world), 0, "it rests");
+    world.pass(1_000, &[]);
+    assert_eq!(asks(&world), 1);
+    world.pass(50_000, &[]);
+    assert!((4..=6).contains(&asks(&world)), "{}", asks(&world));
+    assert_eq!(world.asked(), []);
+    world.happens(Input::Answered(id(1)));
+    assert!(!world.asked().is_empty(), "it lives");
+    world.all_ready();
+    world.done.clear();
+    world.pass(50_000, &[1]);
+    assert_eq!(asks(&world), 0, "nobody doubts it");
+}
+
+#[test]
 fn who_fails_again_and_again_rests_ever_longer() {
     let mut world = World::new();
     world.offers(1, 900);

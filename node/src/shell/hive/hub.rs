@@ -359,6 +359,9 @@ impl Running {
             let query = wire::encode(&Query { question: Some(Question::Offers(())) });
             let Ok(reply) = swarm.ask(peer, query.into()).await else { return };
             let Ok(answer) = wire::decode::<Answer>(&reply) else { return };
+            let Some(sender) = own.upgrade() else { return };
+            let _ = sender.send(Order::Heard(Box::new(Input::Answered(peer)))).await;
+            drop(sender);
             for bytes in answer.offers {
                 let offer = Signed::<Offer>::decode(&bytes).map(Signed::verify);
                 let (Ok(Ok(offer)), Some(own)) = (offer, own.upgrade()) else { return };
@@ -619,6 +622,7 @@ impl Running {
                         road.set_route(Err(why));
                     }
                 }
+                Effect::Ask(node) => self.ask_for_offers(node),
                 Effect::Say(text) => tracing::info!("{text}"),
                 Effect::Wake(at) => {
                     let ms = at.since(Millis(unix_now_ms()));

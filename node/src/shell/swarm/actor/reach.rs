@@ -107,7 +107,8 @@ impl Actor {
     fn has_near(&self) -> bool {
         let is_near = |address: &Multiaddr| {
             !is_circuit(address)
-                && reach(address).is_some_and(|reach| matches!(reach, Reach::Loopback | Reach::Local))
+                && reach(address)
+                    .is_some_and(|reach| matches!(reach, Reach::Loopback | Reach::Local))
         };
         let members = self.peers.values().filter(|peer| peer.profile().is_some());
         let mut links = members.flat_map(|peer| peer.links.values());
