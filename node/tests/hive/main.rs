@@ -9,6 +9,7 @@ mod answers;
 #[path = "../black_box/client.rs"]
 mod client;
 mod crowd;
+mod ends;
 mod hostile;
 mod joining;
 mod leaving;

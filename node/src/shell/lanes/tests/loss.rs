@@ -43,8 +43,8 @@ fn frames_arrive_whole_and_in_order_through_loss_and_reordering() {
         sends.await.unwrap();
         assert_eq!(receives.await.unwrap(), frames);
         let passed = proxy.passed();
-        assert!(passed.lost > 100 && passed.held > 100, "{passed:?}");
-        assert!(link.stats().path.lost_packets > 100);
+        assert!(passed.lost > 50 && passed.held > 50, "{passed:?}");
+        assert!(link.stats().path.lost_packets > 40);
     });
 }
 
