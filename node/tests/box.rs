@@ -132,6 +132,7 @@ enum Event {
         manifest: ManifestId,
         halves: Halves,
     },
+    Answered(NodeId),
     Comes(usize),
     Goes(usize),
     Asks,
@@ -257,6 +258,11 @@ impl World {
                 }
                 Effect::Route { front, legs, .. } => (self.front, self.route) = (front, Ok(legs)),
                 Effect::NoRoute { why, .. } => self.route = Err(why),
+                Effect::Ask(node) => {
+                    if self.nodes[self.by_id[&node]].lives() {
+                        self.at(20, Event::Answered(node));
+                    }
+                }
                 Effect::Say(_) | Effect::Wake(_) => {}
             }
         }
@@ -272,6 +278,7 @@ impl World {
                 self.at(500, Event::Look);
             }
             Event::Offer(n) => self.offer(n),
+            Event::Answered(node) => self.plan(Input::Answered(node)),
             Event::Prepared { node, manifest, halves, life } => {
                 if self.nodes[self.by_id[&node]].life == life {
                     let (done, whole, ready) = (1, 1, true);

@@ -49,7 +49,10 @@ impl Response {
 impl Client {
     pub fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect_timeout(&address, DEADLINE).unwrap();
-        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        // Long prompts are read for minutes.
+        let soak = std::env::var_os("CADENCIA_SOAK").is_some();
+        let patience = DEADLINE * if soak { 10 } else { 1 };
+        stream.set_read_timeout(Some(patience)).unwrap();
         stream.set_write_timeout(Some(DEADLINE)).unwrap();
         Self { stream: BufReader::new(stream), host: address.to_string() }
     }

@@ -1,9 +1,12 @@
 //! Who comes in, and with what.
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use crate::nest::{Hive, Member, smollm2, text};
-use crate::process::{cadencia, toy_path};
+use cadencia_tests::udp_proxy::Weather;
+
+use crate::nest::{Behind, Hive, Member, greedy, smollm2, text};
+use crate::process::{DEADLINE, cadencia, toy_path};
 
 /// lumabri PR#111: nodes need no file, and fetch no more than their part.
 #[test]
@@ -26,6 +29,48 @@ fn nodes_without_the_file_fetch_just_their_layers_and_answer() {
         let fetched = on_disk(&worker.home.path().join("state").join("weights"));
         assert!(fetched > 0 && fetched < whole / 2 + (8 << 20), "{fetched} of {whole} bytes");
     }
+}
+
+/// lumabri PR#111
+#[test]
+fn who_asks_before_the_stages_are_ready_is_told_how_far_they_are() {
+    let Some(model) = smollm2() else { return };
+    let path = model.to_str().unwrap();
+    // Its part comes over a way that takes some seconds for it.
+    let weather =
+        Weather { delay: Duration::from_millis(5), lost_per_mille: 20, ..Weather::default() };
+    let mut worker = Behind::start(&["--lend-mb", "400"], weather);
+    worker.member.ready();
+    let flags = ["--spares", "0"];
+    let mut requester = Hive::requester(path, &worker.member.address, 1, &flags);
+    let api = requester.bound;
+    let end = Instant::now() + DEADLINE;
+    let on_the_way = loop {
+        let refused = api.post("/v1/completions", &greedy("A", 1));
+        let message = refused.error("message");
+        if message.contains("s are left") {
+            assert_eq!((refused.status, &*refused.error("code")), (503, "loading"));
+            assert!(refused.headers.contains_key("retry-after"), "{refused:?}");
+            break message;
+        }
+        assert!(Instant::now() < end, "{message}");
+    };
+    let percent: u64 = on_the_way
+        .split_once(" %")
+        .and_then(|(before, _)| before.rsplit(' ').next()?.parse().ok())
+        .unwrap_or_else(|| panic!("{on_the_way}"));
+    assert!(percent < 100, "{on_the_way}");
+    assert!(api.get("/ready").error("message").contains("stages get ready"));
+    let stand = api.get("/v1/hive").json()["hive"]["models"][0].clone();
+    assert_eq!(stand["stand"], "preparing", "{stand}");
+    assert!(stand["done_bytes"].as_u64() < stand["whole_bytes"].as_u64(), "{stand}");
+    let status = cadencia(&requester.home).args(["status", "--api", &api.0.to_string()]).output();
+    let status = String::from_utf8(status.unwrap().stdout).unwrap();
+    assert!(status.contains("stages get ready"), "{status}");
+    requester.log.wait_for("s are left");
+    let api = requester.ready();
+    let mut solo = Member::start(&["--model", path]);
+    assert_eq!(api.continued("A", 16), solo.ready().continued("A", 16));
 }
 
 /// Bytes that the files in a folder take on disk: holes do not count.

@@ -1,13 +1,12 @@
 //! Nodes that are lost in the middle of an answer.
 
-use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use cadencia_tests::udp_proxy::{UdpProxy, Weather};
+use cadencia_tests::udp_proxy::Weather;
 use serde_json::Value;
 
 use crate::client::{Stream, text_of};
-use crate::nest::{Api, BETWEEN, Hive, Member, deep_toy, greedy, smollm2, text};
+use crate::nest::{Api, BETWEEN, Behind, Hive, Member, deep_toy, greedy, smollm2, text};
 use crate::process::{DEADLINE, send_signal};
 
 const TOKENS: usize = 80;
@@ -110,30 +109,6 @@ fn without_a_spare_the_answer_is_computed_again_by_others() {
     eprintln!("recovery without a spare took {longest:?}");
 }
 
-/// A node whose lanes are reached through a proxy.
-struct Behind {
-    proxy: UdpProxy,
-    member: Member,
-}
-
-impl Behind {
-    fn start(model: &str, seed: Option<&str>) -> Self {
-        // A port that is free now; who takes it meanwhile makes the test fail loudly.
-        let free = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let lanes: SocketAddr = free.local_addr().unwrap();
-        let proxy = UdpProxy::start(lanes, Weather::default(), 1).unwrap();
-        drop(free);
-        let (lanes, at) = (lanes.to_string(), proxy.address().to_string());
-        let mut flags = vec!["--model", model, "--lend-mb", "400"];
-        flags.extend(["--lanes", &lanes, "--lanes-at", &at]);
-        if let Some(seed) = seed {
-            flags.extend(["--join", seed]);
-        }
-        let member = Member::start(&flags);
-        Self { proxy, member }
-    }
-}
-
 #[test]
 fn a_stage_that_is_cut_off_silently_is_replaced() {
     let Some(model) = smollm2() else { return };
@@ -142,10 +117,11 @@ fn a_stage_that_is_cut_off_silently_is_replaced() {
     let alone = solo.ready();
     let prompt = text(110);
     let expected = alone.continued(&prompt, TOKENS);
-    let mut nodes = vec![Behind::start(path, None)];
+    let lent = ["--model", path, "--lend-mb", "400"];
+    let mut nodes = vec![Behind::start(&lent, Weather::default())];
     for _ in 0..2 {
         let seed = nodes[0].member.address.clone();
-        nodes.push(Behind::start(path, Some(&seed)));
+        nodes.push(Behind::start(&[&lent[..], &["--join", &seed]].concat(), Weather::default()));
     }
     nodes.iter_mut().for_each(|node| {
         node.member.ready();

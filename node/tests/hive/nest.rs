@@ -1,12 +1,13 @@
 //! Starts hives.
 
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use cadencia_tests::Real;
+use cadencia_tests::udp_proxy::{UdpProxy, Weather};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -124,6 +125,26 @@ impl Drop for Member {
                 let _ = writeln!(std::io::stderr(), "  {line}");
             }
         }
+    }
+}
+
+/// A node whose lanes are reached through a proxy.
+pub struct Behind {
+    pub proxy: UdpProxy,
+    pub member: Member,
+}
+
+impl Behind {
+    /// A node with these flags, and what the way to it is like.
+    pub fn start(flags: &[&str], weather: Weather) -> Self {
+        // A port that is free now; who takes it meanwhile makes the test fail loudly.
+        let free = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let lanes: SocketAddr = free.local_addr().unwrap();
+        let proxy = UdpProxy::start(lanes, weather, 1).unwrap();
+        drop(free);
+        let (lanes, at) = (lanes.to_string(), proxy.address().to_string());
+        let member = Member::start(&[flags, &["--lanes", &lanes, "--lanes-at", &at]].concat());
+        Self { proxy, member }
     }
 }
 

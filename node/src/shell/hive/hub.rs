@@ -36,6 +36,8 @@ use crate::shell::swarm::{Event, PeerInfo, Topic};
 pub const OFFERS: Topic = Topic("offers");
 /// What members of a private hive gossip their proofs on.
 pub const MEMBERS: Topic = Topic("members");
+/// How often the log says how far stages are that get ready.
+const SAY_EVERY: Duration = Duration::from_secs(5);
 /// How often an offer is made again, and how long it holds: some may be lost on the way.
 const OFFER_EVERY: Duration = Duration::from_secs(20);
 const OFFER_LIFE_MS: u32 = 75_000;
@@ -166,6 +168,7 @@ impl Hub {
             announced: BTreeSet::new(),
             observed: (0, 0),
             recorded: (Vec::new(), 0),
+            said: Instant::now(),
         };
         tokio::spawn(hub.run(take, events, reports));
         Self { orders, routes }
@@ -220,6 +223,8 @@ struct Running {
     observed: (u64, u64),
     /// The addresses in the bootstrap record as it was written last, and when that was.
     recorded: (Vec<String>, u64),
+    /// When the log last said how far stages are, or none was getting ready.
+    said: Instant,
 }
 
 impl Running {
@@ -634,13 +639,25 @@ impl Running {
     }
 
     /// Whoever asks for a model without a route hears how far it is.
-    fn tell_how_far(&self) {
+    fn tell_how_far(&mut self) {
         let now = Millis(unix_now_ms());
+        let mut preparing = None;
         for (id, (road, ..)) in &self.roads {
-            let why = self.hive.stand(now, *id).and_then(|stand| stand.why_not());
-            if let (Some(why), Err(_)) = (why, road.route()) {
-                road.set_route(Err(why));
+            let Some(stand) = self.hive.stand(now, *id) else { continue };
+            if let (Some(why), Err(_)) = (stand.why_not(), road.route()) {
+                road.set_route(Err(why.clone()));
+                if matches!(stand, Stand::Preparing { .. }) {
+                    preparing = Some(why);
+                }
             }
+        }
+        match preparing {
+            None => self.said = Instant::now(),
+            Some(how_far) if self.said.elapsed() >= SAY_EVERY => {
+                tracing::info!("{how_far}");
+                self.said = Instant::now();
+            }
+            Some(_) => {}
         }
     }
 
