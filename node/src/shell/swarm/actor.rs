@@ -263,7 +263,7 @@ impl Actor {
             BehaviourEvent::Mdns(event) => self.on_mdns(event),
             BehaviourEvent::RelayClient(event) => tracing::debug!(?event, "relay client"),
             BehaviourEvent::RelayServer(event) => tracing::debug!(?event, "relay server"),
-            BehaviourEvent::HolePunch(event) => tracing::debug!(?event, "hole punch"),
+            BehaviourEvent::HolePunch(event) => self.on_punched(&event),
             // Neither the lists nor the lanes nor the probed say anything that is not said above.
             _ => {}
         }

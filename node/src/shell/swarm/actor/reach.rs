@@ -4,7 +4,7 @@ use std::io;
 
 use libp2p::core::transport::ListenerId;
 use libp2p::multiaddr::Protocol;
-use libp2p::{Multiaddr, PeerId, autonat, kad};
+use libp2p::{Multiaddr, PeerId, autonat, dcutr, kad};
 use tokio::time::Instant;
 
 use super::super::address::{Reach, is_circuit, reach};
@@ -68,6 +68,22 @@ impl Actor {
             self.reachable.probes_failed = self.reachable.probes_failed.saturating_add(1);
         }
         self.judge_reachability();
+    }
+
+    /// There is a straight way to a peer, or not: then whoever carried it has done its part. Streams go
+    /// over the oldest connection, and would die with the relay.
+    pub(super) fn on_punched(&mut self, event: &dcutr::Event) {
+        let peer = event.remote_peer_id;
+        if let Err(error) = &event.result {
+            tracing::debug!(%peer, %error, "no hole could be punched");
+            return;
+        }
+        tracing::info!(%peer, "a hole was punched: the two are connected directly");
+        let Some(state) = self.peers.get(&peer) else { return };
+        let relayed = state.links.iter().filter(|(_, link)| link.path == Path::Relayed);
+        for id in relayed.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.swarm.close_connection(id);
+        }
     }
 
     /// Thinks again about who can dial this node, and says so if it has changed.
