@@ -1,62 +1,62 @@
 //! Keeps the threads of a pool on different processors.
 //!
-//! Linux wakes a thread where it slept last unless it sees an idle processor, and in a virtual machine
-//! an idle processor counts as taken away by the host and is not seen. Two threads of a pool that once
-//! share a processor then stay there for milliseconds, each waiting while the other spins: a step takes
-//! three times as long. So whoever begins a step looks where the others slept, and sends those whose
-//! place is taken elsewhere before it wakes them.
+//! Linux wakes a thread where it slept last, or where it is woken from, unless it sees an idle processor;
+//! in a virtual machine an idle processor counts as taken away by the host and is not seen. Two threads of
+//! a pool that once share a processor then stay there for milliseconds, each waiting while the other
+//! runs: a step takes three times as long, and each one after a pause does. So whoever begins a step
+//! forbids those that sleep the processor that it runs on itself.
 //!
-//! A thread is bound until it next sleeps between two steps. Where the system does not allow it, or is
-//! not Linux, threads stay where they are: this changes speed, never results.
+//! That holds until a step begins elsewhere. Where the system does not allow it, or is not Linux, threads
+//! go where they are sent: this changes speed, never results.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 /// Not known, or not asleep.
 const NOWHERE: usize = usize::MAX;
 
-/// Where the threads of a pool slept last, all but the first, which is whoever begins a step.
+/// Where the threads of a pool sleep, all but the first, which is whoever begins a step.
 pub(super) struct Spread {
     sleepers: Box<[Sleeper]>,
 }
 
 struct Sleeper {
-    thread: Mutex<Option<Pid>>,
+    place: Mutex<Option<Place>>,
+    /// Where it sleeps.
     processor: AtomicUsize,
-    /// Whether it was bound, and where it may run when it is not.
-    bound: AtomicBool,
-    usual: Mutex<Option<CpuSet>>,
+}
+
+/// Where a thread may run.
+struct Place {
+    thread: Pid,
+    /// As it was when it began.
+    allowed: CpuSet,
+    /// Now.
+    may: CpuSet,
 }
 
 impl Spread {
     /// For `count` threads, the first included.
     pub(super) fn new(count: usize) -> Self {
-        let sleeper = |_| Sleeper {
-            thread: Mutex::new(None),
-            processor: AtomicUsize::new(NOWHERE),
-            bound: AtomicBool::new(false),
-            usual: Mutex::new(None),
-        };
+        let sleeper = |_| Sleeper { place: Mutex::new(None), processor: AtomicUsize::new(NOWHERE) };
         Self { sleepers: (1..count).map(sleeper).collect() }
     }
 
     /// Thread `id`, above 0, introduces itself.
     pub(super) fn enter(&self, id: usize) {
-        *lock(&self.sleepers[id - 1].thread) = Some(gettid());
+        let place = sched_getaffinity(None).ok().map(|allowed| Place {
+            thread: gettid(),
+            allowed,
+            may: allowed,
+        });
+        *lock(&self.sleepers[id - 1].place) = place;
     }
 
-    /// Thread `id` is about to sleep, and may run wherever it usually may after that.
+    /// Thread `id` is about to sleep.
     pub(super) fn sleep(&self, id: usize) {
-        let sleeper = &self.sleepers[id - 1];
-        if sleeper.bound.swap(false, Ordering::Relaxed)
-            && let Some(usual) = lock(&sleeper.usual).take()
-        {
-            // What was allowed before is allowed again, or nothing can be done.
-            sched_setaffinity(None, &usual).ok();
-        }
-        sleeper.processor.store(sched_getcpu(), Ordering::Relaxed);
+        self.sleepers[id - 1].processor.store(sched_getcpu(), Ordering::Relaxed);
     }
 
     /// Thread `id` is awake.
@@ -64,42 +64,48 @@ impl Spread {
         self.sleepers[id - 1].processor.store(NOWHERE, Ordering::Relaxed);
     }
 
-    /// Sends those who sleep where another of the pool runs or slept elsewhere. Called by the first
-    /// thread before it wakes the others.
+    /// Keeps those who sleep from waking where the caller runs or another of them slept. Called by the
+    /// first thread before it wakes the others.
     pub(super) fn part(&self) {
-        let place = |sleeper: &Sleeper| sleeper.processor.load(Ordering::Relaxed);
-        if self.sleepers.iter().all(|sleeper| place(sleeper) == NOWHERE) {
-            return;
-        }
-        let mut taken = vec![sched_getcpu()];
+        let mut taken = [NOWHERE; TAKEN_MAX];
+        taken[0] = sched_getcpu();
+        let mut count = 1;
         for sleeper in &self.sleepers {
-            let processor = place(sleeper);
+            let processor = sleeper.processor.load(Ordering::Relaxed);
             if processor == NOWHERE {
                 continue;
             }
-            if taken.contains(&processor) {
-                sleeper.send_elsewhere(&taken);
-            } else {
-                taken.push(processor);
+            let others = &taken[..count];
+            let meets = others.contains(&processor);
+            sleeper.keep_away(others, meets);
+            if !meets && count < TAKEN_MAX {
+                taken[count] = processor;
+                count += 1;
             }
         }
     }
 }
 
+/// Processors of a pool that are told apart; a pool with more threads fills the machine anyway.
+const TAKEN_MAX: usize = 64;
+
 impl Sleeper {
-    fn send_elsewhere(&self, taken: &[usize]) {
-        let Some(thread) = *lock(&self.thread) else { return };
-        let mut usual = lock(&self.usual);
-        let Ok(allowed) = sched_getaffinity(Some(thread)) else { return };
-        let mut elsewhere = allowed;
-        for processor in taken.iter().filter(|&&processor| processor < CpuSet::MAX_CPU) {
-            elsewhere.unset(*processor);
+    /// Forbids the first of the `taken` processors, and all of them if it `meets` another there.
+    fn keep_away(&self, taken: &[usize], meets: bool) {
+        let mut place = lock(&self.place);
+        let Some(place) = place.as_mut() else { return };
+        let known = |processor: &&usize| **processor < CpuSet::MAX_CPU;
+        let first = taken.iter().take(1).filter(known);
+        if !meets && first.into_iter().all(|processor| !place.may.is_set(*processor)) {
+            return;
+        }
+        let mut may = place.allowed;
+        for processor in taken.iter().filter(known) {
+            may.unset(*processor);
         }
         // With more threads than processors some have to share.
-        if elsewhere.count() > 0 && sched_setaffinity(Some(thread), &elsewhere).is_ok() {
-            // One that was bound and has not woken since keeps what it had before that.
-            usual.get_or_insert(allowed);
-            self.bound.store(true, Ordering::Relaxed);
+        if may.count() > 0 && sched_setaffinity(Some(place.thread), &may).is_ok() {
+            place.may = may;
         }
     }
 }
@@ -114,24 +120,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_slept_where_another_runs_wakes_elsewhere_and_is_free_again() {
+    fn who_sleeps_wakes_nowhere_where_a_step_begins() {
         let usual = sched_getaffinity(None).unwrap();
         if usual.count() < 2 {
             return;
         }
-        // This thread plays the sleeper, too, and may be moved between two lines: then it tries again.
         let spread = Spread::new(2);
-        spread.enter(1);
-        let bound = (0..100).find_map(|_| {
-            spread.sleep(1);
-            spread.part();
-            let bound = sched_getaffinity(None).unwrap();
-            (bound != usual).then_some(bound)
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let (go, goes) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            let spread = &spread;
+            scope.spawn(move || {
+                spread.enter(1);
+                spread.sleep(1);
+                ready.send(gettid()).unwrap();
+                // Until the other has looked.
+                let _ = goes.recv();
+            });
+            let sleeper = is_ready.recv().unwrap();
+            // This thread may be moved between two lines: then it tries again.
+            let parted = (0..100).any(|_| {
+                let before = sched_getcpu();
+                spread.part();
+                let may = sched_getaffinity(Some(sleeper)).unwrap();
+                assert_eq!(may.count(), usual.count() - 1);
+                !may.is_set(before) && sched_getcpu() == before
+            });
+            drop(go);
+            assert!(parted);
         });
-        assert_eq!(bound.map(|bound| bound.count()), Some(usual.count() - 1));
-        spread.wake(1);
-        assert_ne!(sched_getaffinity(None).unwrap(), usual);
-        spread.sleep(1);
-        assert_eq!(sched_getaffinity(None).unwrap(), usual);
+        assert_eq!(
+            sched_getaffinity(None).unwrap(),
+            usual,
+            "who begins a step runs where it likes"
+        );
     }
 }
