@@ -263,6 +263,12 @@ impl Model {
         Stage { model: self.clone(), halves, cache, position, context_max }
     }
 
+    /// The weights, for a device that computes with them.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
     /// Takes rows of several sequences through `halves` together. Rows have been checked, and there
     /// is room.
     fn pass(&self, halves: Range<usize>, residual: &mut BlockVec, spans: &[Span]) {

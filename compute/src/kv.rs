@@ -112,6 +112,27 @@ pub struct Page {
     home: Arc<Pages>,
 }
 
+impl Page {
+    /// Key-value heads in a layer.
+    pub fn heads(&self) -> usize {
+        self.home.shape.kv_heads
+    }
+
+    /// The part of head `h` of layer `layer`: keys, values, then the scales of both, as
+    /// [`HeadPage`] divides them.
+    ///
+    /// # Panics
+    /// Where there is no such head.
+    pub fn part(&self, layer: usize, h: usize) -> &[u8] {
+        let shape = self.home.shape;
+        assert!(layer < shape.layers && h < shape.kv_heads, "no head {h} of {layer}");
+        let (size, at) = (shape.head_bytes(), layer * shape.kv_heads + h);
+        // SAFETY: a page has a part for each head of each layer, within its lines, which are bytes.
+        // Whoever writes a page has it for itself, by `Cache::places`.
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast::<u8>().add(at * size), size) }
+    }
+}
+
 impl Drop for Page {
     fn drop(&mut self) {
         let mut spare = self.home.spare.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

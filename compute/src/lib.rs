@@ -5,6 +5,8 @@ pub mod blueprint;
 pub mod engine;
 mod forward;
 pub mod gguf;
+#[cfg(feature = "gpu")]
+pub mod gpu;
 pub mod kernels;
 mod kv;
 pub mod matrix;

@@ -142,6 +142,11 @@ impl Matrix {
         (tile_of(&self.exponents, t), tile_of(&self.min_exponents, t))
     }
 
+    /// The largest exponents among all rows: of scales, of minima.
+    pub fn tops(&self) -> (i32, i32) {
+        (self.top, self.min_top)
+    }
+
     /// The unit of results for a vector.
     pub fn unit(&self, token: &Token) -> Unit {
         Unit::new(self.shape(), self.top, self.min_top, token)
